@@ -1,0 +1,1 @@
+"""Tenure: CPU-heavy Python jobs in isolated, supervised processes, durably, on PostgreSQL."""

@@ -1,0 +1,1 @@
+"""One file per process role: its shell, with one place that blocks."""

@@ -1,0 +1,201 @@
+"""The contract of a job store. `memory.py` is its executable definition, `postgres.py` the real one.
+
+Every write about a running job carries its `Lease`, `(id, epoch)`, and changes nothing when that is no
+longer current. Every answer is by value; a store hands out nothing that is still connected to it.
+
+All times are of the store's own clock: the database's `now()`, or the `clock` that a store was made with
+(tests, the simulator and `drain_at` move it). No method takes a time from a caller's process except the
+moment a job is to be due.
+
+Errors: `StoreUnavailable` from any method when the database is away; whether a write was committed is then
+unknown, and making the same call again is always safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from runtime.model.jobs import (
+    Claim,
+    Counts,
+    Exchanged,
+    Holder,
+    JobView,
+    Lease,
+    NewJob,
+    NodeView,
+    Outlook,
+    Progress,
+    Renewed,
+    ScheduleView,
+    Settlement,
+    State,
+    Want,
+)
+
+
+class Store(Protocol):
+    # -- schema
+
+    def install(self) -> None:
+        """Make or migrate the schema; does nothing when it is current. One migrator at a time."""
+
+    def check(self) -> None:
+        """Raise `SchemaOutdated`, saying what to run, unless the schema is the one this program needs."""
+
+    # -- for applications and people
+
+    def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
+        """Queue jobs; their ids in order, None where the kind's unique key is taken.
+
+        A job whose id is known (live, finished and still kept, or dead) adds nothing and is answered
+        with its id: pushing again after a lost reply is harmless. All or nothing.
+        """
+        ...
+
+    def cancel(self, id: str) -> State | None:
+        """CANCELLED when a queued job was taken out, RUNNING when a running one was asked; else None."""
+        ...
+
+    def retry(self, id: str) -> bool:
+        """Queue a dead job again from attempt 1, all budgets whole, its history kept; False: none such.
+
+        Its unique key comes with it; when another live job of the kind holds that key, False.
+        """
+        ...
+
+    def status(self, id: str) -> JobView | None:
+        """One job whole, live or ended; None when it is unknown or pruned."""
+        ...
+
+    def jobs(
+        self,
+        state: State | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+    ) -> list[JobView]:
+        """At most `limit` jobs, newest first by id, without payload, result and attempts."""
+        ...
+
+    def dead(self, kind: str | None = None, limit: int = 50) -> list[JobView]:
+        """Dead jobs, latest death first, without payload, with the last of their attempts only."""
+        ...
+
+    def counts(self) -> Counts: ...
+
+    def nodes(self) -> list[NodeView]: ...
+
+    def schedule(
+        self,
+        name: str,
+        kind: str,
+        payload: str,
+        every_s: float,
+        due: datetime | None = None,
+        queue: str = "default",
+        priority: int = 5,
+    ) -> bool:
+        """Run `kind` every `every_s` seconds, first at `due` (None: now); True when it is new.
+
+        Called again it changes what is given and keeps the state: the next due time stays. A tick is a
+        job with the unique key `schedule:NAME`, so runs of one schedule never overlap; the next one is
+        due one interval after the last due time, without drift.
+        """
+        ...
+
+    def unschedule(self, name: str) -> bool: ...
+
+    def schedules(self) -> list[ScheduleView]: ...
+
+    # -- for workers
+
+    def exchange(self, settlements: Sequence[Settlement], want: Want | None) -> Exchanged:
+        """Settle these, and claim up to `want.limit` due jobs: one transaction, one round trip.
+
+        Settling keeps the rules of `Settlement`: only the current epoch of a running job, each once. When
+        the database refuses a settlement for what it contains, that one is settled with a fixed text
+        in place of result, error and certificate (state dead when it was done). Claims come most
+        urgent first; the order within a lane (queue, priority) is (due, id). A claim raises epoch
+        and attempt by one and holds until now + `want.lease_s`. Jobs of other kinds than
+        `want.kinds` stay untouched.
+        """
+        ...
+
+    def claim(self, want: Want) -> list[Claim]:
+        """`exchange` with nothing to settle."""
+        ...
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        """`exchange` without a claim: for each whether its lease was current."""
+        ...
+
+    def finish(self, claim: Claim, error: str | None = None) -> bool:
+        """End a claim the plain way; False when it is no longer current.
+
+        Done without `error`; with one, queued again after 1 s, then 2 s, and dead at the third failure.
+        """
+        ...
+
+    # -- for schedulers
+
+    def renew(self, leases: Sequence[Lease], lease_s: float) -> Renewed:
+        """Let each lease that is current end at now + `lease_s`."""
+        ...
+
+    def give_back(self, leases: Sequence[Lease]) -> int:
+        """Queue claims again that were never started: the attempt is taken back, nothing charged."""
+        ...
+
+    def abandon(self, holder: Holder) -> int:
+        """`give_back` for all that a dead worker still holds: claims whose reply it never saw."""
+        ...
+
+    def reclaim(self, limit: int = 100) -> list[Lease]:
+        """Take back up to `limit` leases that have run out, from the job rows alone.
+
+        Each goes back to the queue, due at once, as an interruption with the ending `lease_lost`
+        (or to cancelled, when that was asked).
+        """
+        ...
+
+    def tick(self, limit: int = 100) -> list[str]:
+        """Push the jobs of schedules that are due; the new ids. A schedule whose run is live waits."""
+        ...
+
+    def outlook(self, queues: Sequence[str]) -> Outlook:
+        """When the next job of these queues (`["*"]`: all) or tick is due, and the next lease ends.
+
+        A running job whose budgets are spent counts too: its lease must be reclaimed all the same.
+        """
+        ...
+
+    def pending(self, kinds: Sequence[str], queues: Sequence[str]) -> bool:
+        """Whether any job of these kinds and queues is queued (for whenever) or running."""
+        ...
+
+    def progress(self, entries: Sequence[tuple[Lease, Progress]]) -> None:
+        """Record how far attempts have come; an entry whose lease is not current changes nothing."""
+        ...
+
+    def cancels(self, node: str) -> list[Lease]:
+        """The running jobs of one node whose cancel was asked for."""
+        ...
+
+    def report(self, node: NodeView) -> None:
+        """Record what a node looks like now, and when; `forget` takes it out."""
+        ...
+
+    def forget(self, node: str) -> None: ...
+
+    def prune(self, finished_s: float, nodes_s: float) -> int:
+        """Drop what ended longer ago than `finished_s`, and nodes not seen for `nodes_s`.
+
+        Also makes room ahead for what will end. Dead jobs are never pruned. Returns how many
+        partitions were dropped.
+        """
+        ...
+
+    def close(self) -> None: ...

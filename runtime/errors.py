@@ -1,0 +1,100 @@
+"""Every exception this package raises on purpose. Imports nothing, so anyone may import it.
+
+The fields are the exception's `args`: they survive copying, and the text is made from them. The text
+says what to do. Bugs are not here: a `ValueError` or `AssertionError` of ours is not caught anywhere,
+the process ends and is replaced.
+"""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base of this package's errors. Catch it at an entry point, never in the middle."""
+
+
+class ConfigError(Error):
+    """A setting is missing or wrong; `field` is its dotted path in the file."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.field = field
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}"
+
+
+class DefinitionError(Error):
+    """A job class or the set of handler modules is wrong; the text names job, field and remedy."""
+
+
+class UnknownKind(Error):
+    """No handler of this program has that name."""
+
+    def __init__(self, kind: str, known: tuple[str, ...]) -> None:
+        super().__init__(kind, known)
+        self.kind = kind
+        self.known = known
+
+    def __str__(self) -> str:
+        known = ", ".join(self.known[:20]) or "none; is [service] handlers set?"
+        return f"no handler for kind {self.kind!r} (known: {known})"
+
+
+class PayloadInvalid(Error):
+    """A payload does not fit its kind; `problem` names the field."""
+
+    def __init__(self, kind: str, problem: str) -> None:
+        super().__init__(kind, problem)
+        self.kind = kind
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"payload of {self.kind!r}: {self.problem}"
+
+
+class StoreUnavailable(Error):
+    """The database cannot be reached or went away in the middle; the same call may be made again.
+
+    Whether a write that was under way has been committed is unknown. All writes of a lease are fenced
+    by `(id, epoch)` and a push is keyed by its id, so repeating one does no harm.
+    """
+
+
+class SchemaOutdated(Error):
+    """The database's schema is not the one this program needs; the text says what to run."""
+
+
+class PeerGone(Error):
+    """The process at the other end of a pipe has closed it, which here means: it died."""
+
+
+class BadFrame(Error):
+    """What came down a pipe is not a message of ours: too long, not MessagePack, or of no known kind."""
+
+
+class EmbeddedError(Error):
+    """The private PostgreSQL could not be made or started; the text holds the end of its own log."""
+
+
+class TimedOut(BaseException):
+    """Raised in a handler when its time limit has passed; the process is killed one second later.
+
+    It derives from `BaseException`, so that `except Exception` in a handler does not swallow it.
+    """
+
+
+class Snooze(Exception):  # noqa: N818 - a verb that the handler says, not an error
+    """Raised by a handler to be run again after `seconds`, spending nothing of any budget."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+class Cancel(Exception):  # noqa: N818 - a verb that the handler says, not an error
+    """Raised by a handler to end its job as `cancelled`."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,1 @@
+"""What things are: jobs, leases, endings, messages, exits, units. Pure data, no behaviour."""

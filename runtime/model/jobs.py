@@ -1,0 +1,280 @@
+"""What a job is: its states, what may happen to it, its leases and how an attempt ends.
+
+`MOVES` is the whole life of a job. The stores carry it out; `tests/edges` tries every act in every state
+against both of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+
+import msgspec
+
+from runtime.model.exits import Certificate
+
+KIND_BYTES = 64
+QUEUE_BYTES = 48  # a notification's text is a queue's name
+UNIQUE_BYTES = 64
+PRIORITIES = 10  # 0, the most urgent, to 9
+DEFAULT_PRIORITY = 5
+DEFAULT_QUEUE = "default"
+TEXT_LIMIT = 64 * 1024  # characters kept of each stored text
+HISTORY_LIMIT = 20  # attempts kept of one job: the first, and the latest ones
+
+
+class State(enum.StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+
+class Ending(enum.StrEnum):
+    """How an attempt ended."""
+
+    DONE = "done"
+    RETRY = "retry"  # the handler raised, and `retry` allows another attempt
+    DEAD = "dead"  # the handler raised, for the last time
+    SNOOZED = "snoozed"
+    RELEASED = "released"  # given back: drain, reload, a lost database, a neighbour's crash
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    STALLED = "stalled"
+    CANCELLED = "cancelled"
+    LEASE_LOST = "lease_lost"  # the lease ran out and was taken back
+
+
+class Budget(enum.StrEnum):
+    """What an ending is charged to, by proof."""
+
+    FAILURES = "failures"
+    CRASHES = "crashes"
+    INTERRUPTIONS = "interruptions"
+
+
+CHARGES: dict[Ending, Budget | None] = {
+    Ending.DONE: None,
+    Ending.RETRY: Budget.FAILURES,
+    Ending.DEAD: Budget.FAILURES,
+    Ending.SNOOZED: None,
+    Ending.RELEASED: Budget.INTERRUPTIONS,
+    Ending.CRASHED: Budget.CRASHES,
+    Ending.TIMED_OUT: Budget.FAILURES,
+    Ending.STALLED: Budget.FAILURES,
+    Ending.CANCELLED: None,
+    Ending.LEASE_LOST: Budget.INTERRUPTIONS,
+}
+
+# (state, act): the state after it. What is not here changes nothing and is answered with "no".
+MOVES: dict[tuple[State, str], State] = {
+    (State.QUEUED, "claim"): State.RUNNING,
+    (State.QUEUED, "cancel"): State.CANCELLED,
+    (State.RUNNING, "renew"): State.RUNNING,
+    (State.RUNNING, "cancel"): State.RUNNING,  # asked; the attempt's end makes it so
+    (State.RUNNING, "settle done"): State.DONE,
+    (State.RUNNING, "settle queued"): State.QUEUED,
+    (State.RUNNING, "settle dead"): State.DEAD,
+    (State.RUNNING, "settle cancelled"): State.CANCELLED,
+    (State.RUNNING, "return"): State.QUEUED,
+    (State.RUNNING, "abandon"): State.QUEUED,
+    (State.RUNNING, "expire"): State.QUEUED,
+    (State.DEAD, "retry"): State.QUEUED,
+}
+
+
+class Lease(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """The right to run and settle one job at one epoch: the fencing token of every later write."""
+
+    id: str
+    epoch: int
+
+
+class Holder(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Who holds a lease: one incarnation of one worker. No two processes ever have the same one."""
+
+    node: str
+    worker: int
+    pid: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What a handler raised, as text; each field at most `TEXT_LIMIT` characters and storable."""
+
+    class_: str = msgspec.field(name="class")
+    message: str = ""
+    traceback: str = ""
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far an attempt has come, in whatever unit the handler counts."""
+
+    done: float | int
+    total: float | int | None = None
+    note: str | None = None
+
+
+class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+    """A job to be pushed. `payload` is JSON text; `due` in the past or None means at once."""
+
+    id: str
+    kind: str
+    payload: str = "{}"
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    due: datetime | None = None
+    delay_s: float = 0.0  # added to the database's now when `due` is None
+    unique: str | None = None
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as a worker gets it, with the lease it may now run under."""
+
+    lease: Lease
+    kind: str
+    queue: str
+    priority: int
+    due: datetime
+    attempt: int  # 1 for the first run
+    failures: int
+    crashes: int
+    payload: str  # JSON text, not yet decoded: one bad row must not harm its neighbours
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of one attempt: how it ended and what becomes of the job.
+
+    `state` is done, queued, dead or cancelled. A job whose cancel was asked for meanwhile becomes
+    cancelled where this says queued. The budget charged is `CHARGES[ending]`.
+    """
+
+    lease: Lease
+    ending: Ending
+    state: State
+    delay_s: float = 0.0  # before the next attempt, when queued
+    result: str | None = None  # JSON text
+    error: Failure | None = None
+    certificate: Certificate | None = None
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a job, as it is shown."""
+
+    attempt: int
+    epoch: int
+    node: str | None = None
+    worker: int | None = None
+    pid: int | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    ending: Ending | None = None  # None: it is running
+    error: Failure | None = None
+    certificate: Certificate | None = None
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """One job whole, as `tenure status ID` shows it; `attempts` is left empty in lists."""
+
+    id: str
+    kind: str
+    queue: str
+    priority: int
+    state: State
+    due: datetime
+    payload: msgspec.Raw | None = None
+    result: msgspec.Raw | None = None
+    progress: Progress | None = None
+    attempt: int
+    failures: int
+    crashes: int
+    interruptions: int
+    unique: str | None
+    created: datetime
+    finished: datetime | None
+    attempts: list[Attempt] = []
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One child of a node, as `tenure nodes` shows it."""
+
+    name: str  # "scheduler", "worker 1", …
+    pid: int | None
+    state: str  # starting, idle, running, settling, stopping, waiting
+    kind: str | None = None
+    job: str | None = None
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One node: a supervisor incarnation with its children."""
+
+    id: str
+    host: str
+    pid: int
+    version: str
+    state: str  # running, draining, unhealthy
+    started: datetime | None = None  # set by the store
+    seen: datetime | None = None  # set by the store at each report
+    workers: list[WorkerView] = []
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker asks for when it claims."""
+
+    holder: Holder
+    limit: int  # at most so many jobs
+    lease_s: float
+    kinds: tuple[str, ...]
+    queues: tuple[str, ...]  # ("*",): all
+    rewind: bool = True  # start at the head of each lane; False: resume where the last claim stopped
+
+
+class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
+    """The live jobs of one kind in one queue."""
+
+    queue: str
+    kind: str
+    queued: int
+    running: int
+    oldest_due: datetime | None  # of the queued ones that are due
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many jobs are in each state, and how many wait in each queue."""
+
+    states: dict[str, int]
+    queues: list[QueueCount]
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What the scheduler must wake up for."""
+
+    due_now: bool  # a job of these queues could be claimed now
+    next_due_s: float | None = None  # seconds until the next job, or tick of a schedule, is due
+    lease_end_s: float | None = None  # seconds until the first lease ends; negative: it has ended
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a renewal: what is still held, and which of these were asked to be cancelled."""
+
+    held: frozenset[Lease]
+    cancelled: frozenset[Lease]
+
+
+class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to "settle these and claim the next"."""
+
+    kept: tuple[bool, ...]  # one a settlement, in order; False: the lease was no longer current
+    claims: tuple[Claim, ...]
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring job: it is due again one interval after it was last due."""
+
+    name: str
+    kind: str
+    payload: msgspec.Raw | None = None
+    queue: str
+    priority: int
+    every_s: float
+    due: datetime
