@@ -1,1 +1,46 @@
-"""Tenure: CPU-heavy Python jobs in isolated, supervised processes, durably, on PostgreSQL."""
+"""Tenure: CPU-heavy Python jobs in isolated, supervised processes, durably, on PostgreSQL.
+
+These are the public names; everything else may change. Importing this is cheap and touches no database, since
+every worker does it: `Queue` is imported when it is first asked for.
+
+To define a job: `job`, `Job`, `Retry`, `NO_RETRY`, `fixed`, `exponential`. In its `run`: `Context`, and to raise
+`Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over. In an application: `Queue`, and `errors`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runtime import errors
+from runtime.actors.context import Context
+from runtime.errors import Cancel, Snooze, TimedOut
+from runtime.registry import NO_RETRY, Job, Retry, exponential, fixed, job
+
+if TYPE_CHECKING:
+    from runtime.queue import Queue
+
+__version__ = "0.1.0"  # as in pyproject.toml
+
+__all__ = [
+    "NO_RETRY",
+    "Cancel",
+    "Context",
+    "Job",
+    "Queue",
+    "Retry",
+    "Snooze",
+    "TimedOut",
+    "errors",
+    "exponential",
+    "fixed",
+    "job",
+]
+
+
+def __getattr__(name: str) -> object:
+    """`Queue`, which brings in psycopg."""
+    if name == "Queue":
+        from runtime.queue import Queue  # noqa: PLC0415 - not before it is needed
+
+        return Queue
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

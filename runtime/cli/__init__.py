@@ -1,1 +1,108 @@
-"""The command line: one module a command group; a command parses, calls one function and prints."""
+"""The command line: one module a command group; a command parses, opens, calls one function, prints and closes.
+
+Here is the way in and the way out: which commands there are, and which exit status an error has. What a command
+needs is imported by that command, so that `tenure --help` and `tenure push` start quickly.
+
+Exit status: 0 done, 1 it failed or the answer is no, 2 wrong use or configuration, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from runtime.cli import jobs, service, state
+from runtime.errors import ConfigError, DefinitionError, Error, PayloadInvalid, UnknownKind
+from runtime.model.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+
+WRONG_USE = (ConfigError, DefinitionError, PayloadInvalid, UnknownKind)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command, of this process's arguments by default; its exit status.
+
+    Results go to standard output, complaints to standard error, each of one line that begins with `tenure: `.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a narrow encoding is no reason to fail
+    try:
+        status = _run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        return EXIT_FAILED
+    return status
+
+
+def _run(argv: list[str]) -> int:
+    try:
+        with typer.main.get_command(_app()).make_context("tenure", argv or ["--help"]) as context:
+            status: int | None = context.command.invoke(context)
+        return status or EXIT_OK
+    except typer.Exit as exit:  # of --help
+        return exit.exit_code if argv else EXIT_USAGE
+    except typer.TyperException as error:
+        return _complain(error.format_message(), error.exit_code)
+    except WRONG_USE as error:
+        return _complain(str(error), EXIT_USAGE)
+    except Error as error:
+        return _complain(str(error), EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # help is plain: loading rich would take longer than all the rest
+        help="Run CPU-heavy Python jobs in isolated processes, durably, on PostgreSQL.",
+    )
+    app.callback()(_global_options)
+    for command in (
+        service.run,
+        jobs.push,
+        state.status,
+        jobs.jobs,
+        jobs.cancel,
+        jobs.retry,
+        jobs.dead,
+        state.nodes,
+        state.schedules,
+        service.migrate,
+        service.check,
+    ):
+        app.command()(command)
+    return app
+
+
+def _global_options(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Settings; else TENURE_CONFIG names them, else configs/tenure.toml, else the defaults.",
+        ),
+    ] = None,
+) -> None:
+    """Read by the commands, which take the same option; see `settings.ConfigPath`."""
+
+
+def _complain(text: str, status: int) -> int:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    print("tenure:", "; ".join(lines), file=sys.stderr)  # noqa: T201 - what a command line does
+    return status
+
+
+def _discard(stream: TextIO) -> None:
+    """Nobody reads any more: let what is still buffered go nowhere, in silence."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -166,7 +166,7 @@ class Store(Protocol):
         ...
 
     def outlook(self, queues: Sequence[str]) -> Outlook:
-        """When the next job of these queues (`["*"]`: all) or tick is due, and the next lease ends.
+        """When the next job of these queues (`["*"]`: all) and the next tick are due, and the next lease ends.
 
         A running job whose budgets are spent counts too: its lease must be reclaimed all the same.
         """

@@ -250,7 +250,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What the scheduler must wake up for."""
 
     due_now: bool  # a job of these queues could be claimed now
-    next_due_s: float | None = None  # seconds until the next job, or tick of a schedule, is due
+    next_due_s: float | None = None  # seconds until the next job that is not due yet
+    next_tick_s: float | None = None  # seconds until the next tick of a schedule; negative: it is due
     lease_end_s: float | None = None  # seconds until the first lease ends; negative: it has ended
 
 

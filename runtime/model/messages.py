@@ -67,7 +67,7 @@ class Claimed(Message, frozen=True, kw_only=True):
     """
 
     first: int  # the number of the first of them; each worker numbers its claims from 1
-    sent_ns: int  # monotonic time when the claim was sent: the leases last at least that + lease
+    sent_s: float  # monotonic seconds when the claim was sent: the leases last at least that + lease
     claims: tuple[Held, ...]
     full: bool = False  # as many as were asked for: there may be more
 
@@ -79,9 +79,10 @@ class Woken(Message, frozen=True, kw_only=True):
 class Renewals(Message, frozen=True, kw_only=True):
     """Scheduler, in answer to Renew: which leases are lost, and which jobs to cancel."""
 
-    sent_ns: int  # of the Renew this answers
-    lost: tuple[Lease, ...]
-    cancel: tuple[Lease, ...]
+    sent_s: float  # of the Renew this answers
+    ok: bool  # False: the database was away, nothing was renewed
+    lost: tuple[Lease, ...] = ()
+    cancel: tuple[Lease, ...] = ()
 
 
 class CancelAsked(Message, frozen=True, kw_only=True):
@@ -114,7 +115,7 @@ class Stop(Message, frozen=True, kw_only=True):
 class Renew(Message, frozen=True, kw_only=True):
     """To the scheduler, every `renew_every`: these leases are held by live workers."""
 
-    sent_ns: int
+    sent_s: float  # monotonic seconds
     leases: tuple[Lease, ...]
 
 

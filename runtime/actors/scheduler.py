@@ -1,0 +1,146 @@
+"""The scheduler actor: one a node, it runs no user code, and it does all that is not one job's business.
+
+It renews this node's leases, takes expired ones back, writes what the supervisor attests, listens for new
+work, ticks schedules, flushes progress and prunes history. One place blocks: waiting for a message or a
+notification; one statement runs at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import select
+
+import msgspec
+from setproctitle import setproctitle
+
+from runtime.config import Config
+from runtime.edges import clock, log
+from runtime.edges.pipe import Pipe
+from runtime.edges.postgres import PostgresStore
+from runtime.edges.processes import Ends
+from runtime.errors import SchemaOutdated, StoreUnavailable
+from runtime.model.exits import EXIT_FAILED
+from runtime.model.messages import (
+    AnythingLeft,
+    Progressed,
+    Ready,
+    Record,
+    Renew,
+    Report,
+    Stop,
+    ToScheduler,
+    Unready,
+)
+from runtime.rules import scheduler as rules
+
+NODE_SEEN_S = 120.0  # a node not seen for so long is taken out of the list
+
+Incoming = Stop | Renew | Record | Progressed | Report | AnythingLeft
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What a scheduler is told when it is made."""
+
+    config: Config
+    url: str
+    node: str
+
+
+def main(ends: Ends, spec: Spec) -> int:
+    """Serve until told to stop. Returns the exit code."""
+    config = spec.config
+    log.setup(ends.log.fd, config.log.level, config.log.format, actor="scheduler")
+    setproctitle("tenure: scheduler")
+    pipe: Pipe[Incoming] = Pipe(ends.read.fd, ends.write.fd, ToScheduler)
+    store = PostgresStore(
+        spec.url, application_name="tenure scheduler", connect_timeout_s=config.database.connect_timeout
+    )
+    state = rules.State(queues=config.service.queues, reclaim_every_s=config.lease.reclaim_every)
+    pipe.send_and_wait(Ready())
+    event: rules.Event = rules.Begun()
+    while True:
+        said, action = rules.step(state, event, clock.now_s())
+        for message in said:
+            pipe.send_and_wait(message)
+        match action:
+            case rules.Do(call):
+                try:
+                    event = rules.Answered(_call(store, spec, call))
+                except StoreUnavailable as error:
+                    log.event("warning", "store.unavailable", reason=str(error))
+                    event = rules.Lost(random.random())
+                except SchemaOutdated as error:
+                    pipe.send_and_wait(Unready(reason=str(error)))
+                    return EXIT_FAILED
+            case rules.Wait(seconds):
+                event = _wait(pipe, store, state, seconds)
+            case rules.Leave(code):
+                store.close()
+                return code
+        for heard in pipe.receive():  # between any two statements: a renewal goes before what waits
+            rules.hear(state, heard, clock.now_s())
+
+
+def _wait(pipe: Pipe[Incoming], store: PostgresStore, state: rules.State, seconds: float) -> rules.Event:
+    """Wait for a message, a notification or the time."""
+    sources: list[int] = [pipe.read_fd]
+    if state.listening:
+        sources.append(store.fileno())
+    ready, _, _ = select.select(sources, [], [], seconds)
+    if not state.listening or store.fileno() not in ready:
+        return rules.Waited()
+    try:
+        return rules.Notified(tuple(store.notifications()))
+    except StoreUnavailable as error:
+        log.event("warning", "store.unavailable", reason=str(error))
+        return rules.Lost(random.random())
+
+
+def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:
+    """Carry out one statement."""
+    config = spec.config
+    match call:
+        case rules.Listen():
+            store.check()
+            store.listen()
+        case Renew(leases=leases):
+            return store.renew(leases, config.lease.duration)
+        case Record():
+            _record(store, call)
+        case rules.Look():
+            return store.outlook(config.service.queues)
+        case rules.Reclaim(limit):
+            lost = store.reclaim(limit)
+            for lease in lost:
+                log.event("warning", "lease.reclaimed", job=lease.id, epoch=lease.epoch)
+            return len(lost)
+        case rules.Tick():
+            return len(store.tick())
+        case rules.Cancels():
+            return store.cancels(spec.node)
+        case rules.Left(kinds):
+            return store.pending(kinds, config.service.queues)
+        case Progressed(entries=entries):
+            store.progress(entries)
+        case Report(node=node):
+            store.report(node)
+        case rules.Prune():
+            store.prune(config.retention.finished, NODE_SEEN_S)
+        case rules.Forget():
+            store.forget(spec.node)
+    return None
+
+
+def _record(store: PostgresStore, record: Record) -> None:
+    if record.settlements:
+        kept = store.settle(record.settlements)
+        for settlement, current in zip(record.settlements, kept, strict=True):
+            if not current:
+                lease = settlement.lease
+                log.event(
+                    "info", "lease.lost", job=lease.id, epoch=lease.epoch, dropped=str(settlement.ending)
+                )
+    if record.unstarted:
+        store.give_back(record.unstarted)
+    if record.dead is not None:
+        store.abandon(record.dead)

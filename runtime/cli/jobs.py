@@ -1,0 +1,209 @@
+"""Commands about single jobs: push one, list them, cancel and retry them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runtime.cli import output
+from runtime.cli.settings import ConfigPath, JobId, Json, Kind, Limit, WrongUse, settings
+from runtime.model.exits import EXIT_FAILED, EXIT_OK
+from runtime.model.jobs import PRIORITIES, JobView, State
+
+if TYPE_CHECKING:
+    from runtime.config import Config
+    from runtime.registry import Registry
+
+LISTED = ("id", "kind", "queue", "state", "priority", "attempt", "due", "created", "finished")
+
+
+def push(
+    kind: Annotated[str, typer.Argument(metavar="KIND", show_default=False)],
+    payload: Annotated[str, typer.Argument(metavar="JSON", help="Its fields.")] = "{}",
+    after: Annotated[
+        str | None, typer.Option(metavar="DURATION", help='Due so long from now, such as "10s" or "1h30m".')
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help='Due then, such as "2030-01-31T08:00:00+01:00".')
+    ] = None,
+    unique: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Refused while such a job is queued or running.")
+    ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, max=PRIORITIES - 1, help="0 is the most urgent, 9 the least."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Else as the kind says.")] = None,
+    id: Annotated[
+        str | None, typer.Option(metavar="UUID", help="Pushing an id again adds nothing.")
+    ] = None,
+    json: Json = False,
+    config: ConfigPath = None,
+) -> int:
+    """Queue a job and print its id; `null` and exit status 1 when the unique key is taken."""
+    found = settings(config)
+    after_s, due = _duration(after), _time(at)
+    from runtime.queue import new_job, opened
+
+    definition = _handlers(found, kind).get(kind)
+    try:
+        job = new_job(
+            definition,
+            definition.decode(payload),
+            after=after_s,
+            at=due,
+            priority=priority,
+            queue=queue,
+            unique=unique,
+            id=id,
+        )
+    except ValueError as problem:
+        raise WrongUse(str(problem)) from problem
+    with opened(found) as store:
+        [pushed] = store.push([job])
+    if json:
+        output.as_json(pushed)
+    else:
+        output.line(pushed or "null")
+    return EXIT_OK if pushed is not None else EXIT_FAILED
+
+
+def jobs(
+    state: Annotated[State | None, typer.Option(help="Only jobs in this state.")] = None,
+    kind: Kind = None,
+    queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Only jobs of this queue.")] = None,
+    limit: Limit = 50,
+    json: Json = False,
+    config: ConfigPath = None,
+) -> int:
+    """List jobs, the newest first; as JSON one a line."""
+    found = settings(config)
+    from runtime.queue import opened
+
+    with opened(found) as store:
+        listed = store.jobs(state=state, kind=kind, queue=queue, limit=limit)
+    if json:
+        for job in listed:
+            output.as_json(_fields(job, "payload", "result", "attempts"))
+    else:
+        output.table(LISTED, ([getattr(job, name) for name in LISTED] for job in listed), "no jobs")
+    return EXIT_OK
+
+
+def dead(kind: Kind = None, limit: Limit = 50, json: Json = False, config: ConfigPath = None) -> int:
+    """List dead jobs and why they died, the latest death first; as JSON one a line."""
+    found = settings(config)
+    from runtime.cli.show import reason
+    from runtime.queue import opened
+
+    with opened(found) as store:
+        listed = store.dead(kind=kind, limit=limit)
+    if json:
+        for job in listed:
+            output.as_json(_fields(job, "payload", "result"))
+    else:
+        output.table(
+            ("id", "kind", "queue", "attempts", "finished", "reason"),
+            ((job.id, job.kind, job.queue, job.attempt, job.finished, reason(job)) for job in listed),
+            "no dead jobs",
+        )
+    return EXIT_OK
+
+
+def cancel(id: JobId, json: Json = False, config: ConfigPath = None) -> int:
+    """Take a queued job out, or end a running one."""
+    found = settings(config)
+    from runtime.queue import opened
+
+    with opened(found) as store:
+        state = store.cancel(id)
+        text = _not_so(store.status(id), id, "queued or running") if state is None else ""
+    if json:
+        output.as_json({"id": id, "state": state})
+    elif state is State.RUNNING:
+        output.line("running: its worker is told to end it")
+    elif state is not None:
+        output.line(state)
+    if state is None:
+        return _no(text)
+    return EXIT_OK
+
+
+def retry(id: JobId, json: Json = False, config: ConfigPath = None) -> int:
+    """Queue a dead job again, from attempt 1."""
+    found = settings(config)
+    from runtime.queue import opened
+
+    with opened(found) as store:
+        queued = store.retry(id)
+        text = "" if queued else _not_so(store.status(id), id, "dead")
+    if json:
+        output.as_json({"id": id, "state": State.QUEUED if queued else None})
+    elif queued:
+        output.line(State.QUEUED)
+    return EXIT_OK if queued else _no(text)
+
+
+def _handlers(config: Config, wanted: str) -> Registry:
+    """The kinds of the configured modules; says what could not be imported, unless the kind is not there.
+
+    Raises:
+        UnknownKind: `wanted` is none of them; the text names the modules that could not be imported.
+    """
+    from runtime.errors import UnknownKind
+    from runtime.registry import load, search_path
+
+    sys.path[:0] = search_path(config.path)
+    with contextlib.redirect_stdout(sys.stderr):  # what modules print is no result of ours
+        registry, broken = load(config.service.handlers)
+    lacking = [f"{module} could not be imported: {text.splitlines()[-1]}" for module, text in broken.items()]
+    if wanted not in registry.kinds and broken:
+        raise WrongUse("; ".join([str(UnknownKind(wanted, registry.kinds)), *lacking]))
+    for text in lacking:
+        _warn(text)
+    return registry
+
+
+def _duration(text: str | None) -> float | None:
+    from runtime.model.units import parse_duration
+
+    try:
+        return None if text is None else parse_duration(text)
+    except ValueError as problem:
+        raise WrongUse(f"--after: {problem}") from problem
+
+
+def _time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError as problem:
+        raise WrongUse(
+            f'--at: {text!r} is no time; write one such as "2030-01-31T08:00:00+01:00"'
+        ) from problem
+
+
+def _fields(job: JobView, *without: str) -> dict[str, object]:
+    """A job as it is listed, without what the list did not ask the database for."""
+    return {name: getattr(job, name) for name in job.__struct_fields__ if name not in without}
+
+
+def _not_so(job: JobView | None, id: str, wanted: str) -> str:
+    """Why an act changed nothing."""
+    if job is None:
+        return f"no job {id}"
+    if job.state == wanted:
+        return f"job {id} is {job.state}, but another live job has its unique key {job.unique!r}"
+    return f"job {id} is {job.state}, not {wanted}"
+
+
+def _no(text: str) -> int:
+    _warn(text)
+    return EXIT_FAILED
+
+
+def _warn(text: str) -> None:
+    print("tenure:", output.safe(text), file=sys.stderr)  # noqa: T201 - what a command line does

@@ -1,0 +1,153 @@
+"""A worker's board: a page of shared memory that says what it runs, and that outlives it.
+
+The worker writes, its supervisor reads, each word has one writer. A short job thus costs no message: the
+number of its claim and the time it began are two words. Behind the page lies the journal: the outcomes that
+are not yet settled in the database. When the process dies, nothing on the board or in the journal is lost.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+
+import msgspec
+
+from runtime.model.jobs import Progress, Settlement
+
+PAGE = 4096
+JOURNAL_BYTES = 256 * 1024
+PROGRESS_AT = 1024  # offset in the page
+PROGRESS_MAX = 1024  # bytes
+NOTE_MAX = 200  # characters
+
+# Words of 8 bytes. The first five belong to the worker, the last two to the supervisor.
+_NUMBER, _STARTED, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _TIMEOUT, _CANCEL = range(8)
+
+_encode_settlement = msgspec.msgpack.Encoder().encode
+_decode_settlement = msgspec.msgpack.Decoder(Settlement).decode
+_encode_progress = msgspec.msgpack.Encoder().encode
+_decode_progress = msgspec.msgpack.Decoder(Progress).decode
+
+
+def create_file(name: str) -> int:
+    """The descriptor of an anonymous file in memory, private to those who are handed it."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class Board:
+    """The board behind a descriptor. It is made once a slot, and handed from one worker to the next."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        if os.fstat(fd).st_size == 0:
+            os.ftruncate(fd, PAGE + JOURNAL_BYTES)
+        self._map = mmap.mmap(fd, PAGE + JOURNAL_BYTES)
+        self._bytes = memoryview(self._map)
+        self._words = self._bytes[: 8 * 8].cast("Q")
+
+    # -- the worker's side
+
+    def begin(self, number: int, now_ns: int) -> None:
+        """Claim `number` begins. The number comes last: who sees it sees the rest."""
+        words = self._words
+        words[_STARTED] = now_ns
+        words[_PROGRESSED] = 0
+        words[_LENGTH] = 0
+        words[_NUMBER] = number
+
+    def end(self) -> None:
+        self._words[_NUMBER] = 0
+
+    def show(self, progress: Progress, now_ns: int) -> None:
+        """Report progress: the newest replaces the one before."""
+        data = _encode_progress(progress)
+        if len(data) > PROGRESS_MAX:
+            return  # a note in an alphabet of four bytes a letter; the last one stays
+        words = self._words
+        words[_SEQUENCE] += 1  # odd: in the middle
+        self._bytes[PROGRESS_AT : PROGRESS_AT + len(data)] = data
+        words[_LENGTH] = len(data)
+        words[_PROGRESSED] = now_ns
+        words[_SEQUENCE] += 1
+
+    def note(self, settlement: Settlement) -> bool:
+        """Keep an outcome in the journal; False when it has no room, and must be settled at once."""
+        data = _encode_settlement(settlement)
+        start = PAGE + self._words[_JOURNAL]
+        end = start + 4 + len(data)
+        if end > PAGE + JOURNAL_BYTES:
+            return False
+        self._bytes[start : start + 4] = len(data).to_bytes(4, "big")
+        self._bytes[start + 4 : end] = data
+        self._words[_JOURNAL] = end - PAGE  # last: a death before this line leaves no half outcome
+        return True
+
+    def clear_journal(self) -> None:
+        self._words[_JOURNAL] = 0
+
+    def is_timed_out(self, number: int) -> bool:
+        return self._words[_TIMEOUT] == number
+
+    def is_cancelled(self, number: int) -> bool:
+        return self._words[_CANCEL] == number
+
+    # -- the supervisor's side
+
+    def read(self) -> tuple[int, int, int, Progress | None]:
+        """Number, start and last progress (monotonic ns), and that progress."""
+        words = self._words
+        for _ in range(100):
+            number, started_ns, progressed_ns = words[_NUMBER], words[_STARTED], words[_PROGRESSED]
+            progress = self._read_progress()
+            if words[_NUMBER] == number:
+                return number, started_ns, progressed_ns, progress
+        return words[_NUMBER], words[_STARTED], 0, None
+
+    def _read_progress(self) -> Progress | None:
+        for _ in range(100):
+            sequence, length = self._words[_SEQUENCE], self._words[_LENGTH]
+            data = bytes(self._bytes[PROGRESS_AT : PROGRESS_AT + min(length, PROGRESS_MAX)])
+            if sequence % 2 == 0 and self._words[_SEQUENCE] == sequence:
+                break
+        else:
+            return None  # it died in the middle of a report
+        try:
+            return _decode_progress(data) if data else None
+        except msgspec.DecodeError:
+            return None
+
+    def journal(self) -> tuple[Settlement, ...]:
+        """The outcomes that were not settled. What a dying process has scribbled over ends the list."""
+        settlements = []
+        at, end = PAGE, PAGE + min(self._words[_JOURNAL], JOURNAL_BYTES)
+        while at + 4 <= end:
+            length = int.from_bytes(self._bytes[at : at + 4], "big")
+            if at + 4 + length > end:
+                break
+            try:
+                settlements.append(_decode_settlement(self._bytes[at + 4 : at + 4 + length]))
+            except msgspec.DecodeError:
+                break
+            at += 4 + length
+        return tuple(settlements)
+
+    def warn_timeout(self, number: int) -> None:
+        self._words[_TIMEOUT] = number
+
+    def warn_cancel(self, number: int) -> None:
+        self._words[_CANCEL] = number
+
+    def wipe(self) -> None:
+        """Ready for the next worker of the slot."""
+        for word in range(8):
+            self._words[word] = 0
+
+    def close(self) -> None:
+        self._words.release()
+        self._bytes.release()
+        self._map.close()
+        os.close(self.fd)

@@ -1,0 +1,230 @@
+-- The first schema: live jobs, ended jobs, schedules, nodes, and a way to push from any language.
+--
+-- Why: live rows sit in one narrow table that stays small; what ended leaves it in the statement that ends
+--   it. The CHECKs repeat the rules of runtime/model/jobs.py, so that no other client can break them.
+-- While old code runs: there is none.
+-- Locks: only what it makes itself.
+-- Undo: drop schema tenure cascade;
+
+set local lock_timeout = '2s';  -- fail and be run again, rather than queue everybody behind us
+
+create domain tenure.kind as text check (octet_length(value) between 1 and 64);
+create domain tenure.queue as text check (octet_length(value) between 1 and 48 and left(value, 1) <> '@');
+create domain tenure.priority as smallint check (value between 0 and 9);
+create domain tenure.count as integer check (value >= 0);
+-- What every client can read: finite, and within the years that Python's datetime and RFC 3339 know.
+create domain tenure.moment as timestamptz
+    check (value >= '1970-01-01 00:00+00' and value < '9999-12-31 00:00+00');
+
+-- What is queued or running. `history` holds the attempts that ended without being done.
+create table tenure.job (
+    id uuid primary key,
+    kind tenure.kind not null,
+    queue tenure.queue not null default 'default',
+    priority tenure.priority not null default 5,
+    state text not null default 'queued' check (state in ('queued', 'running')),
+    due tenure.moment not null default now(),
+    attempt tenure.count not null default 0,
+    epoch tenure.count not null default 0,
+    failures tenure.count not null default 0,
+    crashes tenure.count not null default 0,
+    interruptions tenure.count not null default 0,
+    unique_key text check (octet_length(unique_key) between 1 and 64),
+    created timestamptz not null default now(),
+    lease_until timestamptz,
+    started timestamptz,
+    node text,
+    worker integer,
+    pid integer,
+    cancel boolean not null default false,
+    payload jsonb not null default '{}',
+    progress jsonb,
+    history jsonb check (jsonb_typeof(history) = 'array'),
+    constraint job_lease check (
+        case state
+            when 'running' then num_nulls(lease_until, started, node, worker, pid) = 0
+            else num_nonnulls(lease_until, started, node, worker, pid) = 0 and not cancel
+        end
+    )
+) with (
+    fillfactor = 85,  -- room on the page, so that a renewal touches no index
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 1000
+);
+
+-- The lanes, most urgent first, each in the order of claiming.
+create index job_lane on tenure.job (priority, queue, due, id) where state = 'queued';
+-- The few running rows. The end of the lease is left out on purpose: renewing must not write an index.
+create index job_running on tenure.job (node) where state = 'running';
+-- The key comes first, because a schedule asks for its run whatever its kind.
+create unique index job_unique on tenure.job (unique_key, kind) where unique_key is not null;
+
+-- Done and cancelled jobs, a partition a day; what has no partition lands in the default one.
+create table tenure.finished (
+    id uuid not null,
+    kind text not null,
+    queue text not null,
+    priority smallint not null,
+    state text not null check (state in ('done', 'cancelled')),
+    due timestamptz not null,
+    attempt integer not null,
+    epoch integer not null,
+    failures integer not null,
+    crashes integer not null,
+    interruptions integer not null,
+    unique_key text,
+    created timestamptz not null,
+    finished timestamptz not null,
+    started timestamptz,
+    node text,
+    worker integer,
+    pid integer,
+    payload jsonb not null,
+    result jsonb,
+    progress jsonb,
+    history jsonb
+) partition by range (finished);
+create index finished_id on tenure.finished (id);
+create table tenure.finished_rest partition of tenure.finished default;
+
+-- Jobs that nobody runs again unless told to. Nothing prunes them by itself.
+create table tenure.dead (
+    id uuid primary key,
+    kind text not null,
+    queue text not null,
+    priority smallint not null,
+    due timestamptz not null,
+    attempt integer not null,
+    epoch integer not null,
+    failures integer not null,
+    crashes integer not null,
+    interruptions integer not null,
+    unique_key text,
+    created timestamptz not null,
+    finished timestamptz not null,
+    payload jsonb not null,
+    progress jsonb,
+    history jsonb
+);
+create index dead_finished on tenure.dead (finished, id);
+
+create table tenure.schedule (
+    name text primary key check (octet_length(name) between 1 and 55),  -- `schedule:NAME` is a unique key
+    kind tenure.kind not null,
+    payload jsonb not null,
+    queue tenure.queue not null,
+    priority tenure.priority not null,
+    every_s double precision not null check (every_s between 0.001 and 3153600000),
+    due tenure.moment not null
+);
+create index schedule_due on tenure.schedule (due);
+
+-- `view` is what the node says of itself, runtime.model.jobs.NodeView.
+create table tenure.node (
+    id text primary key,
+    started timestamptz not null,
+    seen timestamptz not null,
+    view jsonb not null
+);
+
+-- A history with one more attempt, at most `keep` of them: the first, and the latest ones.
+create function tenure.remember(history jsonb, attempt jsonb, keep integer) returns jsonb
+language sql immutable parallel safe as $$
+    select case
+        when jsonb_array_length(coalesce(history, '[]')) < keep then coalesce(history, '[]') || attempt
+        else (history - 1) || attempt
+    end
+$$;
+
+-- A UUID of version 7: milliseconds since 1970 in front, so that ids sort by time.
+create function tenure.new_id() returns uuid
+language sql volatile parallel safe as $$
+    select encode(
+        set_bit(set_bit(overlay(
+            uuid_send(gen_random_uuid())
+            placing substring(int8send(floor(extract(epoch from clock_timestamp()) * 1000)::bigint) from 3)
+            from 1 for 6
+        ), 52, 1), 53, 1), 'hex')::uuid
+$$;
+
+-- Queue one job from SQL; its id, or null when the unique key is taken. A known id adds nothing.
+create function tenure.push(
+    kind text,
+    payload jsonb default '{}',
+    queue text default 'default',
+    priority integer default 5,
+    due timestamptz default null,
+    unique_key text default null,
+    id uuid default null
+) returns uuid
+language plpgsql volatile as $$
+declare
+    new_id constant uuid := coalesce(push.id, tenure.new_id());
+    known boolean;
+begin
+    insert into tenure.job (id, kind, queue, priority, due, unique_key, payload)
+    select new_id, push.kind, push.queue, push.priority, coalesce(push.due, now()), push.unique_key, push.payload
+    where not exists (select from tenure.finished f where f.id = new_id)
+        and not exists (select from tenure.dead d where d.id = new_id)
+    on conflict do nothing;
+    if found then
+        perform pg_notify('tenure', case when push.due > now() then '@later' else push.queue end);
+        return new_id;
+    end if;
+    select exists (select from tenure.job j where j.id = new_id)
+        or exists (select from tenure.finished f where f.id = new_id)
+        or exists (select from tenure.dead d where d.id = new_id)
+    into known;
+    return case when known then new_id end;
+end
+$$;
+
+-- Make the partition of one day (UTC). False when it is there, when rows of that day are already in the
+-- default partition, or when the locks are not to be had at once. Attaching, unlike "create … partition
+-- of", lets others go on writing to the parent.
+create function tenure.add_day(day date) returns boolean
+language plpgsql set lock_timeout = '200ms' set timezone = 'UTC' as $$
+declare
+    part constant text := 'finished_' || to_char(day, 'YYYYMMDD');
+begin
+    if to_regclass('tenure.' || part) is not null then
+        return false;
+    end if;
+    execute format('create table tenure.%I (like tenure.finished including all)', part);
+    execute format(
+        'alter table tenure.finished attach partition tenure.%I for values from (%L) to (%L)',
+        part, day::timestamptz, (day + 1)::timestamptz
+    );
+    return true;
+exception
+    when lock_not_available or check_violation or duplicate_table or unique_violation or deadlock_detected then
+        return false;
+end
+$$;
+
+-- Drop the oldest partition that ends at or before a day (UTC). False when there is none, or when the
+-- locks are not to be had at once.
+create function tenure.drop_day(before date) returns boolean
+language plpgsql set lock_timeout = '200ms' set timezone = 'UTC' as $$
+declare
+    part name;
+begin
+    select c.relname into part
+    from pg_inherits i join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = 'tenure.finished'::regclass
+        and c.relname ~ '^finished_[0-9]{8}$'
+        and c.relname < 'finished_' || to_char(before, 'YYYYMMDD')
+    order by c.relname
+    limit 1;
+    if part is null then
+        return false;
+    end if;
+    execute format('drop table tenure.%I', part);
+    return true;
+exception
+    when lock_not_available or undefined_table or deadlock_detected then
+        return false;
+end
+$$;
+
+select tenure.add_day((now() at time zone 'UTC')::date + ahead) from generate_series(0, 2) as ahead;

@@ -1,0 +1,697 @@
+"""The job store in PostgreSQL: one connection, one transaction a call, the statements of `statements.py`.
+
+The connection is opened at the first call, so a forked child never inherits it, and opened anew after it was
+lost. What the database says about being away becomes `StoreUnavailable`; every other error is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, Self, TypeVar
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import TupleRow, tuple_row
+
+from runtime.edges import migrate, statements, values
+from runtime.edges.ids import canonical, tick_id
+from runtime.edges.lanes import Lane, Lanes, Position
+from runtime.errors import StoreUnavailable
+from runtime.model.jobs import (
+    CHARGES,
+    HISTORY_LIMIT,
+    Attempt,
+    Claim,
+    Counts,
+    Ending,
+    Exchanged,
+    Holder,
+    JobView,
+    Lease,
+    NewJob,
+    NodeView,
+    Outlook,
+    Progress,
+    QueueCount,
+    Renewed,
+    ScheduleView,
+    Settlement,
+    State,
+    Want,
+)
+
+T = TypeVar("T")
+
+KEEPALIVE = {  # a peer that vanished without a word is noticed within about 20 s
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,  # milliseconds
+}
+PUSH_ROWS = 1000  # jobs a statement
+LANES_LIMIT = 1000  # lanes looked at by one rewinding claim; the next one goes on behind them
+WORDS_LIMIT = 1000  # different notifications kept until they are asked for
+TRIES = 5  # of a transaction that lost a deadlock
+REST_ROWS = 1000  # rows a statement deleted from the default partition
+REST_ROUNDS = 20  # such statements a prune
+
+_AGAIN = ("40001", "40P01")  # serialization failure, deadlock
+_READ_ONLY = "25006"  # a primary that has become a standby
+_CONTENT = ("22", "54")  # classes of errors about what a value contains
+
+
+class PostgresStore:
+    """A job store on one connection.
+
+    Args:
+        url: of the database, or a libpq connection string.
+        clock: the moment that stands in place of the database's `now()`; for tests.
+        prepare: False behind a transaction pooler: nothing is prepared or kept in the session.
+        application_name: what `pg_stat_activity` shows.
+        connect_timeout_s: seconds to wait for a connection.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        clock: Callable[[], datetime] | None = None,
+        prepare: bool = True,
+        application_name: str = "tenure",
+        connect_timeout_s: float = 5.0,
+    ) -> None:
+        self._url = url
+        self._clock = clock
+        self._prepare = prepare
+        self._application_name = application_name
+        self._connect_timeout_s = connect_timeout_s
+        self._conn: psycopg.Connection[Any] | None = None
+        self._borrowed = False
+        self._listening = False
+        self._words: dict[str, None] = {}  # notifications not yet asked for, in order
+        self._lanes = Lanes()
+        self._lanes_after: Lane = (-1, "")
+
+    @classmethod
+    def over(cls, conn: psycopg.Connection[Any]) -> Self:
+        """A store on the caller's connection, within the caller's transaction. For `push` only.
+
+        It neither commits nor closes. A job that breaks a rule raises `ValueError` and, like any refused
+        statement, leaves the caller's transaction to be rolled back.
+        """
+        store = cls("", prepare=False)
+        store._conn = conn
+        store._borrowed = True
+        return store
+
+    def close(self) -> None:
+        """Close the connection; the next call opens a new one. A caller's connection is left alone."""
+        if self._conn is not None and not self._borrowed:
+            self._conn.close()
+            self._conn = None
+
+    # -- for an event loop
+
+    def fileno(self) -> int:
+        """The descriptor to wait on for notifications; a new one after the connection was lost."""
+        with self._available():
+            return self._open().fileno()
+
+    def listen(self) -> None:
+        """Be notified from now on, also after the connection was lost and opened anew."""
+        self._listening = True
+        self._transact(lambda conn: conn.execute(statements.LISTEN))
+
+    def notifications(self) -> list[str]:
+        """What was notified since the last call, each word once; never waits.
+
+        Ask before waiting on `fileno`, too: another call may have taken the words off the socket.
+
+        Raises:
+            StoreUnavailable: the connection is gone; any call opens a new one.
+        """
+        with self._available():
+            if self._conn is None:
+                raise psycopg.OperationalError("the connection was lost")
+            self._conn.pgconn.consume_input()
+            while notify := self._conn.pgconn.notifies():
+                self._heard(notify.extra.decode())
+        words, self._words = list(self._words), {}
+        return words
+
+    def _heard(self, word: str) -> None:
+        if len(self._words) < WORDS_LIMIT:
+            self._words[word] = None
+
+    # -- the connection
+
+    def _open(self) -> psycopg.Connection[Any]:
+        if self._conn is None:
+            given: dict[str, Any] = conninfo_to_dict(self._url)
+            own: dict[str, Any] = {
+                **KEEPALIVE,
+                "application_name": self._application_name,
+                "connect_timeout": max(round(self._connect_timeout_s), 1),
+            }
+            conn = psycopg.connect(**{**own, **given}, autocommit=True, prepare_threshold=None)
+            self._conn = conn
+            conn.add_notify_handler(lambda notify: self._heard(notify.payload))
+            conn.execute(statements.SESSION if self._prepare else statements.SESSION_POOLED)
+            if self._listening:
+                conn.execute(statements.LISTEN)
+        return self._conn
+
+    @contextmanager
+    def _available(self) -> Iterator[None]:
+        """Say that the database is away where psycopg does, and let go of a connection of ours."""
+        try:
+            yield
+        except psycopg.Error as error:
+            if not _is_away(error):
+                raise
+            if not self._borrowed and self._conn is not None:
+                conn, self._conn = self._conn, None
+                with suppress(psycopg.Error):
+                    conn.close()
+            raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+
+    def _transact(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
+        """Do work that is one statement or one transaction, again when it lost a deadlock."""
+        with self._available():
+            for _ in range(1, TRIES):
+                try:
+                    return work(self._open())
+                except psycopg.OperationalError as error:
+                    if error.sqlstate not in _AGAIN or self._borrowed:
+                        raise
+            return work(self._open())
+
+    def _cursor(
+        self, conn: psycopg.Connection[Any], sql: str, values: Mapping[str, Any]
+    ) -> psycopg.Cursor[TupleRow]:
+        now = self._clock() if self._clock is not None else None
+        cursor = conn.cursor(row_factory=tuple_row)
+        return cursor.execute(sql.encode(), {"now": now, **values}, prepare=self._prepare)
+
+    def _rows(self, sql: str, **values: Any) -> list[TupleRow]:
+        return self._transact(lambda conn: self._cursor(conn, sql, values).fetchall())
+
+    def _run(self, sql: str, **values: Any) -> int:
+        """Carry a statement out; how many rows it changed."""
+        return self._transact(lambda conn: self._cursor(conn, sql, values).rowcount)
+
+    # -- schema
+
+    def install(self) -> None:
+        self._transact(migrate.migrate)
+
+    def check(self) -> None:
+        self._transact(migrate.check)
+
+    # -- for applications and people
+
+    def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
+        if not jobs:
+            return []
+        try:
+            return self._transact(lambda conn: self._push(conn, jobs))
+        except (psycopg.DataError, psycopg.IntegrityError, UnicodeEncodeError) as error:
+            raise ValueError(f"a job breaks a rule of the table: {error}") from error
+
+    def _push(self, conn: psycopg.Connection[Any], jobs: Sequence[NewJob]) -> list[str | None]:
+        ids = [canonical(job.id) for job in jobs]
+        rows = [_new_row(id, job) for id, job in zip(ids, jobs, strict=True)]
+        with self._whole(conn, len(rows) > PUSH_ROWS or any(job.unique is not None for job in jobs)):
+            added: set[str] = set()
+            for start in range(0, len(rows), PUSH_ROWS):
+                columns = zip(*rows[start : start + PUSH_ROWS], strict=True)
+                names = ("ids", "kinds", "queues", "priorities", "dues", "delays", "uniques", "payloads")
+                new = dict(zip(names, map(_array, columns), strict=True))
+                added |= {id for id, _ in self._cursor(conn, statements.PUSH, new)}
+            doubtful = [
+                id for id, job in zip(ids, jobs, strict=True) if id not in added and job.unique is not None
+            ]
+            if doubtful:
+                added |= {id for [id] in self._cursor(conn, statements.KNOWN, {"ids": _array(doubtful)})}
+        return [id if id in added or job.unique is None else None for id, job in zip(ids, jobs, strict=True)]
+
+    @contextmanager
+    def _whole(self, conn: psycopg.Connection[Any], several: bool) -> Iterator[None]:
+        """One transaction around several statements, unless it is the caller's anyway."""
+        if several and not self._borrowed:
+            with conn.transaction():
+                yield
+        else:
+            yield
+
+    def cancel(self, id: str) -> State | None:
+        for state, _ in self._rows(statements.CANCEL, id=canonical(id)):
+            return State(state)
+        return None
+
+    def retry(self, id: str) -> bool:
+        return bool(self._rows(statements.RETRY, id=canonical(id)))
+
+    def status(self, id: str) -> JobView | None:
+        for row in self._rows(statements.STATUS, id=canonical(id)):
+            return _whole_view(row)
+        return None
+
+    def jobs(
+        self,
+        state: State | None = None,
+        kind: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+    ) -> list[JobView]:
+        rows = self._rows(statements.JOBS, state=state and state.value, kind=kind, queue=queue, limit=limit)
+        return [_view(row) for row in rows]
+
+    def dead(self, kind: str | None = None, limit: int = 50) -> list[JobView]:
+        rows = self._rows(statements.DEAD, kind=kind, limit=limit)
+        return [
+            msgspec.structs.replace(_view(row[:-1]), attempts=[] if row[-1] is None else [_attempt(row[-1])])
+            for row in rows
+        ]
+
+    def counts(self) -> Counts:
+        states = {state.value: 0 for state in State}
+        states |= dict(self._rows(statements.COUNT_ENDED))
+        queues = [
+            QueueCount(queue=queue, kind=kind, queued=queued, running=running, oldest_due=oldest)
+            for queue, kind, queued, running, oldest in self._rows(statements.COUNT_LIVE)
+        ]
+        states[State.QUEUED] = sum(one.queued for one in queues)
+        states[State.RUNNING] = sum(one.running for one in queues)
+        return Counts(states=states, queues=sorted(queues, key=lambda one: (one.queue, one.kind)))
+
+    def nodes(self) -> list[NodeView]:
+        return [
+            msgspec.structs.replace(msgspec.json.decode(view, type=NodeView), started=started, seen=seen)
+            for started, seen, view in self._rows(statements.NODES)
+        ]
+
+    def schedule(
+        self,
+        name: str,
+        kind: str,
+        payload: str,
+        every_s: float,
+        due: datetime | None = None,
+        queue: str = "default",
+        priority: int = 5,
+    ) -> bool:
+        values.check_schedule(name, every_s, due)
+        try:
+            [[new]] = self._rows(
+                statements.SCHEDULE,
+                name=name,
+                kind=kind,
+                payload=payload,
+                queue=queue,
+                priority=priority,
+                every_s=every_s,
+                due=due,
+            )
+        except (psycopg.DataError, psycopg.IntegrityError, UnicodeEncodeError) as error:
+            raise ValueError(f"schedule {name!r} breaks a rule of the table: {error}") from error
+        return bool(new)
+
+    def unschedule(self, name: str) -> bool:
+        return bool(self._rows(statements.UNSCHEDULE, name=name))
+
+    def schedules(self) -> list[ScheduleView]:
+        return [
+            ScheduleView(
+                name=name,
+                kind=kind,
+                payload=_raw(payload),
+                queue=queue,
+                priority=priority,
+                every_s=every_s,
+                due=due,
+            )
+            for name, kind, payload, queue, priority, every_s, due in self._rows(statements.SCHEDULES)
+        ]
+
+    # -- for workers
+
+    def exchange(self, settlements: Sequence[Settlement], want: Want | None) -> Exchanged:
+        told = values.checked(settlements)
+        if not told and want is None:
+            return Exchanged(kept=(), claims=())
+        try:
+            held, claims = self._transact(lambda conn: self._exchange(conn, told, want))
+        except (psycopg.Error, UnicodeEncodeError) as error:
+            if not _is_refused(error):
+                raise
+            held, claims = self._transact(lambda conn: self._exchange_singly(conn, told, want))
+        kept = []
+        for one in settlements:
+            kept.append(one.lease in held)
+            held.discard(one.lease)
+        return Exchanged(kept=tuple(kept), claims=tuple(claims))
+
+    def claim(self, want: Want) -> list[Claim]:
+        return list(self.exchange((), want).claims)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
+        return list(self.exchange(settlements, None).kept)
+
+    def finish(self, claim: Claim, error: str | None = None) -> bool:
+        [kept] = self.settle([values.finishing(claim, error)])
+        return kept
+
+    def _exchange(
+        self, conn: psycopg.Connection[Any], told: Sequence[Settlement], want: Want | None
+    ) -> tuple[set[Lease], list[Claim]]:
+        """Settle and claim. A pipeline between two syncs is one transaction and one round trip."""
+        if want is None:
+            return self._held(self._settle(conn, told)), []
+        if want.rewind or not self._lanes:
+            with self._whole(conn, several=bool(told)):
+                held = self._held(self._settle(conn, told)) if told else set()
+                self._rewind(conn)
+                return held, self._claim(conn, want)
+        if not told:
+            return set(), self._claim(conn, want)
+        with conn.pipeline():
+            settled = self._settle(conn, told)
+            walk = self._lanes.walk(want.queues)
+            picked = self._pick(conn, want, walk)
+        return self._held(settled), self._taken(picked, walk)
+
+    def _exchange_singly(
+        self, conn: psycopg.Connection[Any], told: Sequence[Settlement], want: Want | None
+    ) -> tuple[set[Lease], list[Claim]]:
+        """The same after a refusal: each on its own, so that one's contents cannot harm its neighbours."""
+        held: set[Lease] = set()
+        with conn.transaction():
+            for one in told:
+                try:
+                    with conn.transaction():
+                        held |= self._held(self._settle(conn, [one]))
+                except (psycopg.Error, UnicodeEncodeError) as error:
+                    if not _is_refused(error):
+                        raise
+                    held |= self._held(self._settle(conn, [values.refused(one)]))
+            return held, [] if want is None else self._exchange(conn, (), want)[1]
+
+    def _settle(self, conn: psycopg.Connection[Any], told: Sequence[Settlement]) -> psycopg.Cursor[TupleRow]:
+        told = sorted(told, key=lambda one: one.lease)  # the order in which every statement locks
+        leases = _lease_arrays([one.lease for one in told])
+        results = _array(one.result for one in told)
+        if all(one.state is State.DONE for one in told):
+            return self._cursor(conn, statements.DONE, {**leases, "results": results})
+        return self._cursor(
+            conn,
+            statements.SETTLE,
+            {
+                **leases,
+                "endings": _array(one.ending for one in told),
+                "budgets": _array(CHARGES[one.ending] for one in told),
+                "states": _array(one.state for one in told),
+                "delays": _array(values.delay(one.delay_s) for one in told),
+                "results": results,
+                "errors": _array(_json(one.error) for one in told),
+                "certificates": _array(_json(one.certificate) for one in told),
+                "keep": HISTORY_LIMIT,
+            },
+        )
+
+    def _held(self, settled: psycopg.Cursor[TupleRow]) -> set[Lease]:
+        return {Lease(row[0], row[1]) for row in settled.fetchall()}
+
+    def _rewind(self, conn: psycopg.Connection[Any]) -> None:
+        """Look for lanes, from the most urgent one or, where there are too many, from where it last stopped."""
+        priority, queue = self._lanes_after
+        found = self._cursor(
+            conn, statements.LANES, {"priority": priority, "queue": queue, "most": LANES_LIMIT}
+        ).fetchall()
+        self._lanes_after = found[-1][:2] if len(found) == LANES_LIMIT else (-1, "")
+        self._lanes.rewind((priority, queue) for priority, queue, is_due in found if is_due)
+
+    def _claim(self, conn: psycopg.Connection[Any], want: Want) -> list[Claim]:
+        walk = self._lanes.walk(want.queues)
+        return self._taken(self._pick(conn, want, walk), walk) if walk else []
+
+    def _pick(
+        self, conn: psycopg.Connection[Any], want: Want, walk: Sequence[tuple[Lane, Position | None]]
+    ) -> psycopg.Cursor[TupleRow]:
+        return self._cursor(
+            conn,
+            statements.CLAIM,
+            {
+                "priorities": _array(lane[0] for lane, _ in walk),
+                "queues": _array(lane[1] for lane, _ in walk),
+                "dues": _array(position and position[0] for _, position in walk),
+                "ids": _array(position and position[1] for _, position in walk),
+                "kinds": _array(want.kinds),
+                "limit": max(want.limit, 0),
+                "lease_s": want.lease_s,
+                "node": want.holder.node,
+                "worker": want.holder.worker,
+                "pid": want.holder.pid,
+            },
+        )
+
+    def _taken(
+        self, picked: psycopg.Cursor[TupleRow], walk: Sequence[tuple[Lane, Position | None]]
+    ) -> list[Claim]:
+        """The claims in the order of the walk; the next one goes on behind them."""
+        order = {lane: number for number, (lane, _) in enumerate(walk)}
+        claims = [
+            Claim(
+                lease=Lease(id, epoch),
+                kind=kind,
+                queue=queue,
+                priority=priority,
+                due=due,
+                attempt=attempt,
+                failures=failures,
+                crashes=crashes,
+                payload=payload,
+            )
+            for id, epoch, kind, queue, priority, due, attempt, failures, crashes, payload in picked.fetchall()
+        ]
+        claims.sort(key=lambda one: (order[one.priority, one.queue], one.due, one.lease.id))
+        for one in claims:
+            self._lanes.pass_by((one.priority, one.queue), (one.due, one.lease.id))
+        return claims
+
+    # -- for schedulers
+
+    def renew(self, leases: Sequence[Lease], lease_s: float) -> Renewed:
+        if not leases:
+            return Renewed(held=frozenset(), cancelled=frozenset())
+        rows = self._rows(statements.RENEW, **_lease_arrays(leases), lease_s=lease_s)
+        return Renewed(
+            held=frozenset(Lease(id, epoch) for id, epoch, _ in rows),
+            cancelled=frozenset(Lease(id, epoch) for id, epoch, cancel in rows if cancel),
+        )
+
+    def give_back(self, leases: Sequence[Lease]) -> int:
+        return len(self._rows(statements.GIVE_BACK, **_lease_arrays(leases))) if leases else 0
+
+    def abandon(self, holder: Holder) -> int:
+        rows = self._rows(statements.HELD_BY, node=holder.node, worker=holder.worker, pid=holder.pid)
+        return self.give_back([Lease(*row) for row in rows])
+
+    def reclaim(self, limit: int = 100) -> list[Lease]:
+        return self._transact(lambda conn: self._reclaim(conn, limit))
+
+    def _reclaim(self, conn: psycopg.Connection[Any], limit: int) -> list[Lease]:
+        with conn.transaction():
+            leases = [Lease(*row) for row in self._cursor(conn, statements.EXPIRED, {"limit": limit})]
+            if leases:
+                self._settle(conn, [_lost(lease) for lease in leases])
+        return leases
+
+    def tick(self, limit: int = 100) -> list[str]:
+        return self._transact(lambda conn: self._tick(conn, limit))
+
+    def _tick(self, conn: psycopg.Connection[Any], limit: int) -> list[str]:
+        with conn.transaction():
+            due = self._cursor(conn, statements.DUE_SCHEDULES, {"limit": limit}).fetchall()
+            jobs = [
+                NewJob(
+                    id=tick_id(name, moment),
+                    kind=kind,
+                    payload=payload,
+                    queue=queue,
+                    priority=priority,
+                    due=moment,
+                    unique=values.SCHEDULE_PREFIX + name,
+                )
+                for name, kind, payload, queue, priority, moment in due
+            ]
+            ids = self._push(conn, jobs) if jobs else []
+            pushed = [name for (name, *_), id in zip(due, ids, strict=True) if id is not None]
+            if pushed:
+                self._cursor(conn, statements.ADVANCE, {"names": _array(pushed)})
+        return [id for id in ids if id is not None]
+
+    def outlook(self, queues: Sequence[str]) -> Outlook:
+        [[due_now, next_due_s, lease_end_s]] = self._rows(statements.OUTLOOK, queues=_some(queues))
+        return Outlook(due_now=due_now, next_due_s=next_due_s, lease_end_s=lease_end_s)
+
+    def pending(self, kinds: Sequence[str], queues: Sequence[str]) -> bool:
+        [[pending]] = self._rows(statements.PENDING, kinds=_array(kinds), queues=_some(queues))
+        return bool(pending)
+
+    def progress(self, entries: Sequence[tuple[Lease, Progress]]) -> None:
+        latest = {lease: values.storable_progress(progress) for lease, progress in entries}
+        told = [(lease, _json(progress)) for lease, progress in latest.items() if progress is not None]
+        if told:
+            leases = _lease_arrays([lease for lease, _ in told])
+            self._run(statements.PROGRESS, **leases, progress=_array(text for _, text in told))
+
+    def cancels(self, node: str) -> list[Lease]:
+        return [Lease(*row) for row in self._rows(statements.CANCELS, node=node)]
+
+    def report(self, node: NodeView) -> None:
+        self._run(statements.REPORT, id=node.id, view=_json(node))
+
+    def forget(self, node: str) -> None:
+        self._run(statements.FORGET, id=node)
+
+    def prune(self, finished_s: float, nodes_s: float) -> int:
+        """As the contract says, by whole days (UTC), in small steps; what it cannot lock, it leaves for next time."""
+        self._run(statements.PRUNE_NODES, nodes_s=nodes_s)
+        self._rows(statements.ADD_DAYS)
+        dropped = 0
+        while self._rows(statements.DROP_DAY, finished_s=finished_s) == [(True,)]:
+            dropped += 1
+        for _ in range(REST_ROUNDS):
+            if self._run(statements.PRUNE_REST, finished_s=finished_s, limit=REST_ROWS) < REST_ROWS:
+                break
+        return dropped
+
+
+def _is_away(error: psycopg.Error) -> bool:
+    """Whether an error says that the database is away, and nothing about what was asked of it."""
+    if isinstance(error, psycopg.InterfaceError) or error.sqlstate == _READ_ONLY:
+        return True
+    return isinstance(error, psycopg.OperationalError) and not _is_refused(error)
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether the database, or the driver on its behalf, refuses what a value contains."""
+    if isinstance(error, psycopg.OperationalError):
+        return (error.sqlstate or "")[:2] in _CONTENT
+    return isinstance(error, psycopg.DataError | UnicodeEncodeError)
+
+
+def _lost(lease: Lease) -> Settlement:
+    return Settlement(lease=lease, ending=Ending.LEASE_LOST, state=State.QUEUED)
+
+
+def _array(items: Iterable[str | float | datetime | None]) -> str:
+    """The text of an array parameter, which the statement casts: psycopg's own is slow for long ones."""
+    return "{" + ",".join(map(_item, items)) + "}"
+
+
+def _item(item: str | float | datetime | None) -> str:
+    if item is None:
+        return "NULL"
+    if isinstance(item, str):
+        return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(item)
+
+
+def _lease_arrays(leases: Iterable[Lease]) -> dict[str, str]:
+    """Two arrays for `unnest`, in the order of ids, each lease once."""
+    ordered = sorted(set(leases))
+    return {"ids": _array(one.id for one in ordered), "epochs": _array(one.epoch for one in ordered)}
+
+
+def _new_row(id: str | None, job: NewJob) -> tuple[Any, ...]:
+    return (
+        id,
+        job.kind,
+        job.queue,
+        job.priority,
+        values.due(job),
+        values.delay(float(job.delay_s)),
+        job.unique,
+        job.payload,
+    )
+
+
+def _some(queues: Sequence[str]) -> str | None:
+    """Null for all queues."""
+    return None if "*" in queues else _array(queues)
+
+
+def _json(value: msgspec.Struct | None) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _raw(text: str | None) -> msgspec.Raw | None:
+    return None if text is None else msgspec.Raw(text.encode())
+
+
+def _progress(text: str | None) -> Progress | None:
+    return None if text is None else msgspec.json.decode(text, type=Progress)
+
+
+def _attempt(text: str) -> Attempt:
+    return _in_utc(msgspec.json.decode(text, type=Attempt))
+
+
+def _in_utc(attempt: Attempt) -> Attempt:
+    """The same moments in UTC: what was written in another session may have another zone."""
+    return msgspec.structs.replace(
+        attempt,
+        started=attempt.started and attempt.started.astimezone(UTC),
+        ended=attempt.ended and attempt.ended.astimezone(UTC),
+    )
+
+
+def _view(row: TupleRow) -> JobView:
+    id, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique, created = row[
+        :12
+    ]
+    finished, progress = row[12:]
+    return JobView(
+        id=id,
+        kind=kind,
+        queue=queue,
+        priority=priority,
+        state=State(state),
+        due=due,
+        progress=_progress(progress),
+        attempt=attempt,
+        failures=failures,
+        crashes=crashes,
+        interruptions=interruptions,
+        unique=unique,
+        created=created,
+        finished=finished,
+    )
+
+
+def _whole_view(row: TupleRow) -> JobView:
+    view = _view(row[:14])
+    epoch, started, node, worker, pid, payload, result, history = row[14:]
+    attempts = (
+        [] if history is None else [_in_utc(one) for one in msgspec.json.decode(history, type=list[Attempt])]
+    )
+    if view.state in (State.RUNNING, State.DONE):  # the attempt that is told by the columns of the row
+        attempts.append(
+            Attempt(
+                attempt=view.attempt,
+                epoch=epoch,
+                node=node,
+                worker=worker,
+                pid=pid,
+                started=started,
+                ended=view.finished,
+                ending=Ending.DONE if view.state is State.DONE else None,
+            )
+        )
+    return msgspec.structs.replace(view, payload=_raw(payload), result=_raw(result), attempts=attempts)

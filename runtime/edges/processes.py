@@ -1,0 +1,327 @@
+"""Child processes: how they are made, what they inherit, how their death is learnt and what is left of them.
+
+A child gets its two pipe ends and nothing else of its parent: all other descriptors are closed first of all,
+since a sibling's pipe end that lives on in it would hide that sibling's death. It is the leader of its own
+session and the adopter of its orphans (Linux), so that nothing that it started outlives it. A child whose
+parent dies is killed by the kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import multiprocess
+from multiprocess import process as multiprocess_process
+from multiprocess import reduction
+
+from runtime.edges import signals
+from runtime.edges.board import Board, create_file
+from runtime.edges.output import Capture
+from runtime.edges.pipe import Pipe, Tokens
+from runtime.errors import PeerGone
+from runtime.model.exits import EXIT_ORPHANED, STACK_TEXT, Exit
+
+Method = Literal["fork", "spawn", "forkserver"]
+
+_LINUX = sys.platform == "linux"
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class Handed:
+    """A descriptor that may be handed to a child, whatever way the child is made."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Callable[[Any], Handed], tuple[Any]]:
+        return _received, (reduction.DupFd(self.fd),)
+
+
+def _received(duplicate: Any) -> Handed:
+    return Handed(duplicate.detach())
+
+
+@dataclass(frozen=True)
+class Ends:
+    """A child's side of all that connects it with the service."""
+
+    read: Handed
+    write: Handed
+    tokens_read: Handed
+    tokens_write: Handed
+    output: Handed
+    board: Handed
+    stacks: Handed
+    log: Handed
+    secret: str  # of this incarnation's output markers
+
+    def descriptors(self) -> list[int]:
+        return [value.fd for value in vars(self).values() if isinstance(value, Handed)]
+
+
+Main = Callable[[Ends, Any], int]
+
+
+class Shared:
+    """What the successive children of one slot share: their board, and the file their stacks go to."""
+
+    def __init__(self) -> None:
+        self.board = Board(create_file("tenure-board"))
+        self.stacks_fd = create_file("tenure-stacks")
+
+    def wipe(self) -> None:
+        self.board.wipe()
+        self.clear_stacks()
+
+    def clear_stacks(self) -> None:
+        os.ftruncate(self.stacks_fd, 0)
+        os.lseek(self.stacks_fd, 0, os.SEEK_SET)
+
+    def stacks(self) -> str | None:
+        """The Python stacks that the child wrote last, the head of them when they are long."""
+        text = os.pread(self.stacks_fd, STACK_TEXT, 0).decode("utf-8", "replace").replace("\x00", "")
+        return text or None
+
+    def close(self) -> None:
+        self.board.close()
+        os.close(self.stacks_fd)
+
+
+@dataclass
+class Child:
+    """The supervisor's side of one child process."""
+
+    pid: int
+    sentinel: int  # becomes readable when the process has ended: a pidfd on Linux
+    pipe: Pipe[Any]
+    tokens: Tokens
+    output_fd: int
+    capture: Capture
+    process: Any
+    used: tuple[float, int] = (0.0, 0)  # CPU seconds and peak memory, as last seen while it lived
+
+    def close(self) -> None:
+        self.pipe.close()
+        self.tokens.close()
+        os.close(self.output_fd)
+        if _LINUX:
+            os.close(self.sentinel)
+        self.process.close()
+
+
+def adopt_orphans() -> None:
+    """Let descendants whose parent has died become children of this process (Linux)."""
+    if _LINUX:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start(
+    name: str, main: Main, spec: Any, shared: Shared, incoming: Any, method: Method, log_fd: int
+) -> Child:
+    """Start a child that runs `main(ends, spec)` and ends with the exit code that this returns.
+
+    Args:
+        incoming: the type of the messages that the child sends.
+        spec: data for the child; picklable, when `method` is not "fork".
+    """
+    to_child, to_parent, tokens, output = (os.pipe2(os.O_CLOEXEC) for _ in range(4))
+    secret = secrets.token_hex(8)
+    shared.wipe()
+    ends = Ends(
+        read=Handed(to_child[0]),
+        write=Handed(to_parent[1]),
+        tokens_read=Handed(tokens[0]),
+        tokens_write=Handed(tokens[1]),
+        output=Handed(output[1]),
+        board=Handed(shared.board.fd),
+        stacks=Handed(shared.stacks_fd),
+        log=Handed(log_fd),
+        secret=secret,
+    )
+    process = multiprocess.get_context(method).Process(
+        target=_enter, args=(ends, main, spec, None if method == "forkserver" else os.getpid()), name=name
+    )
+    try:
+        with signals.held_back():
+            process.start()
+    except OSError:
+        for fd in (to_child[1], to_parent[0], tokens[0], output[0]):
+            os.close(fd)
+        raise
+    finally:
+        for fd in (to_child[0], to_parent[1], tokens[1], output[1]):
+            os.close(fd)
+    # multiprocess waits for all children it knows whenever it starts one, and would take their exit
+    # status and resource usage from us.
+    multiprocess_process._children.discard(process)  # noqa: SLF001
+    os.set_blocking(output[0], False)
+    return Child(
+        pid=process.pid,
+        sentinel=os.pidfd_open(process.pid) if _LINUX else process.sentinel,
+        pipe=Pipe(to_parent[0], to_child[1], incoming),
+        tokens=Tokens(tokens[0]),
+        output_fd=output[0],
+        capture=Capture(secret),
+        process=process,
+    )
+
+
+def _enter(ends: Ends, main: Main, spec: Any, parent: int | None) -> None:
+    """The first lines of every child."""
+    os.setsid()
+    if _LINUX:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os._exit(EXIT_ORPHANED)  # it died before the line above
+    _keep_only({0, 1, 2, *ends.descriptors()})
+    adopt_orphans()
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(ends.output.fd, 1)
+    os.dup2(ends.output.fd, 2)
+    signals.settle_child()
+    try:
+        code = main(ends, spec)
+    except PeerGone:
+        code = EXIT_ORPHANED
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def _keep_only(kept: set[int]) -> None:
+    directory = "/proc/self/fd" if _LINUX else "/dev/fd"
+    for name in os.listdir(directory):  # noqa: PTH208 - numbers, not paths
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def send_signal(child: Child, signum: int) -> None:
+    """Signal exactly this process; nothing happens when it has ended."""
+    with contextlib.suppress(ProcessLookupError):
+        if _LINUX:
+            signal.pidfd_send_signal(child.sentinel, signum)
+        else:
+            os.kill(child.pid, signum)
+
+
+def reap(child: Child) -> Exit | None:
+    """How the child ended, after its whole process group has been killed; None while it lives."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)  # before the wait: the number is still its own
+    try:
+        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+    except ChildProcessError:  # a child of the fork server: multiprocess has its status
+        code = child.process.exitcode
+        if code is None:
+            return None
+        cpu_seconds, peak = child.used
+        return Exit(
+            signal=-code if code < 0 else None,
+            code=code if code >= 0 else None,
+            cpu_seconds=cpu_seconds,
+            peak_memory_bytes=peak,
+        )
+    if pid == 0:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    return Exit(
+        signal=-code if code < 0 else None,
+        code=code if code >= 0 else None,
+        cpu_seconds=round(usage.ru_utime + usage.ru_stime, 6),
+        peak_memory_bytes=usage.ru_maxrss * (1024 if _LINUX else 1),
+    )
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process now; 0 when it cannot be read."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_bytes().split()[1])
+    except (OSError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def note_usage(child: Child) -> None:
+    """Remember CPU time and peak memory while the process lives: no wait will tell, in a fork server's child."""
+    try:
+        fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+        status = Path(f"/proc/{child.pid}/status").read_text()
+    except OSError:
+        return
+    ticks = int(fields[11]) + int(fields[12])
+    peak = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
+    child.used = (ticks / os.sysconf("SC_CLK_TCK"), max(peak * 1024, child.used[1]))
+
+
+def children() -> set[int]:
+    """The pids of this process's children, its own and adopted ones (Linux; else none)."""
+    found: set[int] = set()
+    for task in Path("/proc/self/task").glob("*/children") if _LINUX else ():
+        with contextlib.suppress(OSError):
+            found.update(int(pid) for pid in task.read_text().split())
+    return found
+
+
+def end_strangers(known: Iterable[int], *, alive_too: bool) -> None:
+    """Wait for adopted children that have ended; with `alive_too`, kill the others.
+
+    Each child adopts its own orphans. What comes to the supervisor was left by a child that has just
+    died, and dies with it.
+    """
+    helpers = _helpers()
+    for _ in range(100):  # each death may hand us another generation
+        strangers = children() - set(known) - helpers
+        living = False
+        for pid in strangers:
+            if alive_too:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                living |= os.waitpid(pid, os.WNOHANG)[0] == 0
+        if not strangers or not alive_too:
+            return
+        if living:
+            time.sleep(0.001)  # a killed process needs a moment to be waited for
+
+
+def _helpers() -> set[int]:
+    """Processes that multiprocess, or the standard library's twin of it, keeps for itself."""
+    found = set()
+    for package in ("multiprocess", "multiprocessing"):
+        server = sys.modules.get(f"{package}.forkserver")
+        tracker = sys.modules.get(f"{package}.resource_tracker")
+        if server is not None:
+            found.add(server._forkserver._forkserver_pid)  # noqa: SLF001
+        if tracker is not None:
+            found.add(tracker._resource_tracker._pid)  # noqa: SLF001
+    return found - {None}
+
+
+def out_of_memory_count() -> int:
+    """How often the kernel's memory killer has struck here: in our control group, else on the machine."""
+    count = 0
+    with contextlib.suppress(OSError):
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+        for line in Path(f"/sys/fs/cgroup{group}/memory.events").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                count += int(line.split()[1])
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                count += int(line.split()[1])
+    return count

@@ -1,0 +1,621 @@
+"""Owns the SQL of the job store: each statement one constant, with what it does, holds, locks and needs.
+
+`%(now)s` is null in production, where the database's own `now()` counts; a test's clock takes its place.
+Every statement over several rows locks them in the order of their ids. "The fence" is the condition
+`epoch = … and lease_until is not null`: a lease that is no longer current changes nothing. By the CHECK
+`job_lease` only a running job has a lease; saying `state = 'running'` instead would let the planner find the
+rows by job_running, whose dead entries it would walk, and not by their ids.
+"""
+
+from __future__ import annotations
+
+SESSION = """
+-- Set up a connection of our own.
+-- Holds: times come back in UTC. Whatever the statistics say, the planner is left one way: through the lane
+--   index in its order, and from a list of ids to their rows. What is prepared keeps that plan.
+-- Needs: a session that is ours alone, so not behind a transaction pooler.
+select
+    set_config('timezone', 'UTC', false),
+    set_config('jit', 'off', false),
+    set_config('enable_seqscan', 'off', false),
+    set_config('enable_bitmapscan', 'off', false),
+    set_config('enable_sort', 'off', false),
+    set_config('enable_hashjoin', 'off', false),
+    set_config('enable_mergejoin', 'off', false),
+    set_config('plan_cache_mode', 'force_generic_plan', false)
+"""
+
+SESSION_POOLED = """
+-- Set up a connection that goes through a transaction pooler, which tracks the time zone and nothing else.
+select set_config('timezone', 'UTC', false)
+"""
+
+LISTEN = """
+-- Be told of new work, of due times and of cancels.
+listen tenure
+"""
+
+# -- push
+
+PUSH = """
+-- Queue new jobs; the ids that were added.
+-- Holds: a known id, live or ended, adds nothing, and neither does a taken unique key. One notification
+--   a queue that has something due now, one '@later' for what is due in the future.
+-- Locks: the new rows; waits for a concurrent push of the same id or unique key to end.
+-- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
+--   would read a whole table as soon as the statistics are wrong.
+with new as (
+    select n.*
+    from unnest(
+        %(ids)s::uuid[], %(kinds)s::text[], %(queues)s::text[], %(priorities)s::smallint[],
+        %(dues)s::timestamptz[], %(delays)s::float8[], %(uniques)s::text[], %(payloads)s::text[]
+    ) with ordinality as n (id, kind, queue, priority, due, delay_s, unique_key, payload, number)
+), added as (
+    insert into tenure.job (id, kind, queue, priority, due, unique_key, created, payload)
+    select
+        id, kind, queue, priority,
+        coalesce(due, coalesce(%(now)s::timestamptz, now()) + make_interval(secs => delay_s)),
+        unique_key, coalesce(%(now)s::timestamptz, now()), payload::jsonb
+    from new
+    where not exists (select from tenure.job j where j.id = new.id offset 0)
+        and not exists (select from tenure.finished f where f.id = new.id offset 0)
+        and not exists (select from tenure.dead d where d.id = new.id offset 0)
+    order by number
+    on conflict do nothing
+    returning id, queue, due
+), words as (
+    select distinct case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word
+    from added
+)
+select id::text, (select count(pg_notify('tenure', word)) from words) from added
+"""
+
+KNOWN = """
+-- Which of these ids are known, live or ended.
+select id::text from unnest(%(ids)s::uuid[]) as asked (id)
+where exists (select from tenure.job j where j.id = asked.id offset 0)
+    or exists (select from tenure.finished f where f.id = asked.id offset 0)
+    or exists (select from tenure.dead d where d.id = asked.id offset 0)
+"""
+
+# -- claim and settle
+
+LANES = """
+-- The lanes with something due, most urgent first, after a given one: at most `most` are looked at.
+-- Needs: job_lane, of which it reads the head of each lane and no more.
+with recursive lane as (
+    (
+        select priority, queue, due from tenure.job
+        where state = 'queued' and (priority, queue) > (%(priority)s::smallint, %(queue)s::text)
+        order by priority, queue, due, id
+        limit 1
+    )
+    union all
+    select next.* from lane cross join lateral (
+        select priority, queue, due from tenure.job
+        where state = 'queued' and (priority, queue) > (lane.priority, lane.queue)
+        order by priority, queue, due, id
+        limit 1
+    ) next
+)
+select priority, queue, due <= coalesce(%(now)s::timestamptz, now()) from lane limit %(most)s::int
+"""
+
+CLAIM = """
+-- Lease due jobs to one worker, lane after lane, each from the given position.
+-- Holds: a job has at most one lease. The epoch rises with each claim and never falls, so (id, epoch)
+--   names this lease for ever, and every later write is fenced by it.
+-- Locks: just the rows it returns; one that another worker is claiming is skipped, never waited for.
+-- Needs: job_lane, read in order from the position, so the cost grows neither with the backlog nor with
+--   the dead index entries before the position.
+with picked as (
+    select next.id
+    from unnest(
+        %(priorities)s::smallint[], %(queues)s::text[], %(dues)s::timestamptz[], %(ids)s::uuid[]
+    ) as lane (priority, queue, due, id)
+    cross join lateral (
+        select job.id from tenure.job
+        where job.state = 'queued'
+            and job.priority = lane.priority
+            and job.queue = lane.queue
+            and (job.due, job.id) > (
+                coalesce(lane.due, '-infinity'), coalesce(lane.id, '00000000-0000-0000-0000-000000000000')
+            )
+            and job.due <= coalesce(%(now)s::timestamptz, now())
+            and job.kind = any (%(kinds)s::text[])
+        order by job.priority, job.queue, job.due, job.id
+        limit %(limit)s::int
+        for update skip locked
+    ) next
+    limit %(limit)s::int
+)
+update tenure.job set
+    state = 'running',
+    attempt = attempt + 1,
+    epoch = epoch + 1,
+    lease_until = coalesce(%(now)s::timestamptz, now()) + make_interval(secs => %(lease_s)s::float8),
+    started = coalesce(%(now)s::timestamptz, now()),
+    node = %(node)s::text,
+    worker = %(worker)s::int,
+    pid = %(pid)s::int,
+    progress = null
+where id = any (array(select id from picked))
+returning id::text, epoch, kind, queue, priority, due, attempt, failures, crashes, payload::text
+"""
+
+DONE = """
+-- Settle attempts that are plainly done: the hot path of SETTLE.
+-- Holds: the fence. A done job leaves the live table in the statement that settles it, and its attempt
+--   is told by the columns of its row, so no history is written.
+-- Locks: the settled rows.
+with told as (
+    select * from unnest(%(ids)s::uuid[], %(epochs)s::int[], %(results)s::text[]) as t (id, epoch, result)
+), gone as (
+    delete from tenure.job j using told t
+    where j.id = t.id and j.epoch = t.epoch and j.lease_until is not null
+    returning j.*, t.result::jsonb as result
+), kept as (
+    insert into tenure.finished (
+        id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, finished, started, node, worker, pid, payload, result, progress, history
+    )
+    select
+        id, kind, queue, priority, 'done', due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, coalesce(%(now)s::timestamptz, now()), started, node, worker, pid, payload, result, progress,
+        history
+    from gone
+)
+select id::text, epoch from gone
+"""
+
+SETTLE = """
+-- Settle attempts, each the way it ended.
+-- Holds: the fence. A job whose cancel was asked for becomes cancelled where queued is said. What ends
+--   leaves the live table here and now; what goes back is told to its queue.
+-- Locks: the settled rows.
+with told as (
+    select * from unnest(
+        %(ids)s::uuid[], %(epochs)s::int[], %(endings)s::text[], %(budgets)s::text[], %(states)s::text[],
+        %(delays)s::float8[], %(results)s::text[], %(errors)s::text[], %(certificates)s::text[]
+    ) as t (id, epoch, ending, budget, state, delay_s, result, error, certificate)
+), held as (
+    select
+        j.id, j.epoch, t.delay_s,
+        case when t.state = 'queued' and j.cancel then 'cancelled' else t.state end as state,
+        case when t.state in ('done', 'cancelled') then t.result::jsonb end as result,
+        j.failures + (t.budget = 'failures')::int as failures,
+        j.crashes + (t.budget = 'crashes')::int as crashes,
+        j.interruptions + (t.budget = 'interruptions')::int as interruptions,
+        case when t.state = 'done' then j.history else tenure.remember(j.history, jsonb_build_object(
+            'attempt', j.attempt, 'epoch', j.epoch, 'node', j.node, 'worker', j.worker, 'pid', j.pid,
+            'started', j.started, 'ended', coalesce(%(now)s::timestamptz, now()), 'ending', t.ending,
+            'error', t.error::jsonb, 'certificate', t.certificate::jsonb
+        ), %(keep)s::int) end as history
+    from tenure.job j join told t on j.id = t.id and j.epoch = t.epoch
+    where j.lease_until is not null
+    order by j.id
+    for update of j
+), gone as (
+    delete from tenure.job j using held h
+    where j.id = h.id and h.state <> 'queued'
+    returning
+        j.id, j.kind, j.queue, j.priority, h.state, j.due, j.attempt, j.epoch, h.failures, h.crashes,
+        h.interruptions, j.unique_key, j.created, j.started, j.node, j.worker, j.pid, j.payload, h.result,
+        j.progress, h.history
+), finished as (
+    insert into tenure.finished (
+        id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, finished, started, node, worker, pid, payload, result, progress, history
+    )
+    select
+        id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, coalesce(%(now)s::timestamptz, now()), started, node, worker, pid, payload, result, progress,
+        history
+    from gone where state <> 'dead'
+), dead as (
+    insert into tenure.dead (
+        id, kind, queue, priority, due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, finished, payload, progress, history
+    )
+    select
+        id, kind, queue, priority, due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, coalesce(%(now)s::timestamptz, now()), payload, progress, history
+    from gone where state = 'dead'
+), back as (
+    update tenure.job j set
+        state = 'queued',
+        due = coalesce(%(now)s::timestamptz, now()) + make_interval(secs => h.delay_s),
+        failures = h.failures,
+        crashes = h.crashes,
+        interruptions = h.interruptions,
+        history = h.history,
+        lease_until = null, started = null, node = null, worker = null, pid = null
+    from held h
+    where j.id = h.id and h.state = 'queued'
+    returning j.queue, j.due
+), words as (
+    select distinct case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word
+    from back
+)
+select id::text, epoch, (select count(pg_notify('tenure', word)) from words) from held
+"""
+
+# -- leases
+
+RENEW = """
+-- Let leases end later; those that are held, and whether their cancel was asked for.
+-- Holds: the fence. No index is touched (a HOT update): the end of a lease is in none.
+-- Locks: the renewed rows.
+with held as (
+    select j.id
+    from tenure.job j
+    join unnest(%(ids)s::uuid[], %(epochs)s::int[]) as t (id, epoch) on j.id = t.id and j.epoch = t.epoch
+    where j.lease_until is not null
+    order by j.id
+    for update of j
+)
+update tenure.job j
+set lease_until = coalesce(%(now)s::timestamptz, now()) + make_interval(secs => %(lease_s)s::float8)
+from held where j.id = held.id
+returning j.id::text, j.epoch, j.cancel
+"""
+
+GIVE_BACK = """
+-- Queue claims again that were never started; one row each.
+-- Holds: the fence. The attempt is taken back, the epoch stays, nothing is charged; the due time stays
+--   too, and with it the place in the lane. One whose cancel was asked for becomes cancelled.
+-- Locks: the rows given back.
+with held as (
+    select j.id, j.cancel
+    from tenure.job j
+    join unnest(%(ids)s::uuid[], %(epochs)s::int[]) as t (id, epoch) on j.id = t.id and j.epoch = t.epoch
+    where j.lease_until is not null
+    order by j.id
+    for update of j
+), gone as (
+    delete from tenure.job j using held where j.id = held.id and held.cancel returning j.*
+), finished as (
+    insert into tenure.finished (
+        id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, finished, payload, progress, history
+    )
+    select
+        id, kind, queue, priority, 'cancelled', due, attempt - 1, epoch, failures, crashes, interruptions,
+        unique_key, created, coalesce(%(now)s::timestamptz, now()), payload, progress, history
+    from gone
+), back as (
+    update tenure.job j set
+        state = 'queued',
+        attempt = j.attempt - 1,
+        lease_until = null, started = null, node = null, worker = null, pid = null
+    from held
+    where j.id = held.id and not held.cancel
+    returning j.queue
+), words as (
+    select distinct queue as word from back
+)
+select id, (select count(pg_notify('tenure', word)) from words) from held
+"""
+
+HELD_BY = """
+-- The leases of one worker.
+-- Needs: job_running.
+select id::text, epoch from tenure.job
+where state = 'running' and node = %(node)s::text and worker = %(worker)s::int and pid = %(pid)s::int
+order by id
+"""
+
+EXPIRED = """
+-- Leases that have run out, the longest first.
+-- Locks: those rows; one that is being settled or renewed is skipped.
+-- Needs: job_running; the running rows are few.
+select id::text, epoch from tenure.job
+where state = 'running' and lease_until <= coalesce(%(now)s::timestamptz, now())
+order by lease_until, id
+limit %(limit)s::int
+for update skip locked
+"""
+
+CANCELS = """
+-- The running jobs of one node whose cancel was asked for.
+-- Needs: job_running.
+select id::text, epoch from tenure.job
+where state = 'running' and node = %(node)s::text and cancel
+order by id
+"""
+
+PROGRESS = """
+-- Record how far attempts have come.
+-- Holds: the fence. No index is touched.
+-- Locks: the rows of these attempts.
+with held as (
+    select j.id, t.progress
+    from tenure.job j
+    join unnest(%(ids)s::uuid[], %(epochs)s::int[], %(progress)s::text[]) as t (id, epoch, progress)
+        on j.id = t.id and j.epoch = t.epoch
+    where j.lease_until is not null
+    order by j.id
+    for update of j
+)
+update tenure.job j set progress = held.progress::jsonb from held where j.id = held.id
+"""
+
+# -- what people do and see
+
+CANCEL = """
+-- Take a queued job out, or ask for the end of a running one; the state that it has now.
+-- Locks: the job.
+with it as (
+    select id, state from tenure.job where id = %(id)s::uuid for update
+), gone as (
+    delete from tenure.job j using it where j.id = it.id and it.state = 'queued' returning j.*
+), finished as (
+    insert into tenure.finished (
+        id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, finished, payload, progress, history
+    )
+    select
+        id, kind, queue, priority, 'cancelled', due, attempt, epoch, failures, crashes, interruptions, unique_key,
+        created, coalesce(%(now)s::timestamptz, now()), payload, progress, history
+    from gone
+), asked as (
+    update tenure.job j set cancel = true from it where j.id = it.id and it.state = 'running' returning j.id
+)
+select
+    case it.state when 'queued' then 'cancelled' else it.state end,
+    (select count(pg_notify('tenure', '@cancel')) from asked)
+from it
+"""
+
+RETRY = """
+-- Queue a dead job again, from attempt 1 with whole budgets; one row when it was done.
+-- Holds: the epoch goes on, so that no lease of its former life is current. The job is in one table at a
+--   time; when its unique key is taken it stays where it is.
+-- Locks: the dead job.
+with it as (
+    select * from tenure.dead where id = %(id)s::uuid for update
+), back as (
+    insert into tenure.job (id, kind, queue, priority, due, epoch, unique_key, created, payload, progress, history)
+    select
+        id, kind, queue, priority, coalesce(%(now)s::timestamptz, now()), epoch, unique_key, created, payload,
+        progress, history
+    from it
+    on conflict do nothing
+    returning id, queue
+), gone as (
+    delete from tenure.dead d using back where d.id = back.id
+)
+select id, (select count(pg_notify('tenure', queue)) from back) from back
+"""
+
+STATUS = """
+-- One job whole, wherever it is.
+select
+    id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
+    null::timestamptz, progress::text, epoch, started, node, worker, pid, payload::text, null, history::text
+from tenure.job where id = %(id)s::uuid
+union all
+select
+    id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
+    finished, progress::text, epoch, started, node, worker, pid, payload::text, result::text, history::text
+from tenure.finished where id = %(id)s::uuid
+union all
+select
+    id::text, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
+    finished, progress::text, epoch, null, null, null, null, payload::text, null, history::text
+from tenure.dead where id = %(id)s::uuid
+"""
+
+JOBS = """
+-- Jobs, newest first; a null filter lets everything through.
+-- Needs: the primary keys and finished_id, read backwards.
+with live as (
+    select
+        id, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
+        null::timestamptz as finished, progress::text as progress
+    from tenure.job
+    where (%(state)s::text is null or state = %(state)s::text)
+        and (%(kind)s::text is null or kind = %(kind)s::text)
+        and (%(queue)s::text is null or queue = %(queue)s::text)
+    order by id desc limit %(limit)s::int
+), finished as (
+    select
+        id, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
+        finished, progress::text
+    from tenure.finished
+    where (%(state)s::text is null or state = %(state)s::text)
+        and (%(kind)s::text is null or kind = %(kind)s::text)
+        and (%(queue)s::text is null or queue = %(queue)s::text)
+    order by id desc limit %(limit)s::int
+), dead as (
+    select
+        id, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
+        finished, progress::text
+    from tenure.dead
+    where (%(state)s::text is null or %(state)s::text = 'dead')
+        and (%(kind)s::text is null or kind = %(kind)s::text)
+        and (%(queue)s::text is null or queue = %(queue)s::text)
+    order by id desc limit %(limit)s::int
+)
+select
+    id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
+    finished, progress
+from (select * from live union all select * from finished union all select * from dead) as every
+order by every.id desc limit %(limit)s::int
+"""
+
+DEAD = """
+-- Dead jobs, latest death first, with the last of their attempts.
+-- Needs: dead_finished, read backwards.
+select
+    id::text, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
+    finished, progress::text, (history -> -1)::text
+from tenure.dead
+where %(kind)s::text is null or kind = %(kind)s::text
+order by finished desc, dead.id desc limit %(limit)s::int
+"""
+
+COUNT_ENDED = """
+-- How many jobs have ended in each way.
+select state, count(*) from tenure.finished group by state
+union all
+select 'dead', count(*) from tenure.dead
+"""
+
+COUNT_LIVE = """
+-- How many jobs of each queue and kind are queued and running, and since when the oldest is due.
+select
+    queue, kind,
+    count(*) filter (where state = 'queued'),
+    count(*) filter (where state = 'running'),
+    min(due) filter (where state = 'queued' and due <= coalesce(%(now)s::timestamptz, now()))
+from tenure.job group by queue, kind
+"""
+
+PENDING = """
+-- Whether any job of these kinds and queues is live.
+select exists (
+    select from tenure.job
+    where kind = any (%(kinds)s::text[]) and (%(queues)s::text[] is null or queue = any (%(queues)s::text[]))
+)
+"""
+
+OUTLOOK = """
+-- Whether a job is due, and in how many seconds the next job, tick and lease end come.
+-- Needs: job_lane, of which it reads the head of each lane and the first job after now; job_running.
+with recursive lane as (
+    (
+        select priority, queue, due from tenure.job
+        where state = 'queued'
+        order by priority, queue, due, id
+        limit 1
+    )
+    union all
+    select next.* from lane cross join lateral (
+        select priority, queue, due from tenure.job
+        where state = 'queued' and (priority, queue) > (lane.priority, lane.queue)
+        order by priority, queue, due, id
+        limit 1
+    ) next
+), asked as (
+    select * from lane where %(queues)s::text[] is null or queue = any (%(queues)s::text[])
+), later as (
+    select next.due from asked cross join lateral (
+        select due from tenure.job
+        where state = 'queued' and priority = asked.priority and queue = asked.queue
+            and due > coalesce(%(now)s::timestamptz, now())
+        order by priority, queue, due, id
+        limit 1
+    ) next
+    union all
+    select greatest(due, coalesce(%(now)s::timestamptz, now())) from tenure.schedule s
+    where not exists (select from tenure.job where unique_key = 'schedule:' || s.name offset 0)
+)
+select
+    coalesce((select bool_or(due <= coalesce(%(now)s::timestamptz, now())) from asked), false),
+    (select extract(epoch from min(due) - coalesce(%(now)s::timestamptz, now()))::float8 from later),
+    (
+        select extract(epoch from min(lease_until) - coalesce(%(now)s::timestamptz, now()))::float8
+        from tenure.job where state = 'running'
+    )
+"""
+
+# -- schedules
+
+SCHEDULE = """
+-- Make a schedule, or change all of it but when it is due next; whether it is new.
+insert into tenure.schedule as s (name, kind, payload, queue, priority, every_s, due)
+values (
+    %(name)s, %(kind)s, %(payload)s::text::jsonb, %(queue)s, %(priority)s, %(every_s)s,
+    coalesce(%(due)s::timestamptz, %(now)s::timestamptz, now())
+)
+on conflict (name) do update set
+    kind = excluded.kind,
+    payload = excluded.payload,
+    queue = excluded.queue,
+    priority = excluded.priority,
+    every_s = excluded.every_s
+returning xmax = 0
+"""
+
+UNSCHEDULE = """
+-- Take a schedule out; one row when there was one.
+delete from tenure.schedule where name = %(name)s::text returning name
+"""
+
+SCHEDULES = """
+-- All schedules.
+select name, kind, payload::text, queue, priority, every_s, due from tenure.schedule order by name collate "C"
+"""
+
+DUE_SCHEDULES = """
+-- Schedules that are due and whose last run is not live.
+-- Locks: those rows; one that another scheduler is at is skipped.
+-- Needs: schedule_due; job_unique, whose first column is the key.
+select name, kind, payload::text, queue, priority, due from tenure.schedule s
+where due <= coalesce(%(now)s::timestamptz, now())
+    and not exists (select from tenure.job where unique_key = 'schedule:' || s.name offset 0)
+order by due, name collate "C"
+limit %(limit)s::int
+for update skip locked
+"""
+
+ADVANCE = """
+-- Make schedules due one interval after they were last due.
+-- Needs: DUE_SCHEDULES has locked them.
+update tenure.schedule set due = due + make_interval(secs => every_s) where name = any (%(names)s::text[])
+"""
+
+# -- nodes
+
+REPORT = """
+-- Record what a node looks like; when it was first seen stays.
+insert into tenure.node (id, started, seen, view)
+values (
+    %(id)s, coalesce(%(now)s::timestamptz, now()), coalesce(%(now)s::timestamptz, now()), %(view)s::text::jsonb
+)
+on conflict (id) do update set seen = excluded.seen, view = excluded.view
+"""
+
+FORGET = """
+-- Take a node out.
+delete from tenure.node where id = %(id)s::text
+"""
+
+NODES = """
+-- All nodes.
+select started, seen, view::text from tenure.node order by id collate "C"
+"""
+
+# -- upkeep
+
+PRUNE_NODES = """
+-- Take out nodes that have not reported for a while.
+delete from tenure.node where seen < coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(nodes_s)s::float8)
+"""
+
+ADD_DAYS = """
+-- Make the partitions of today and the next two days, where they are missing.
+select tenure.add_day((coalesce(%(now)s::timestamptz, now()) at time zone 'UTC')::date + ahead)
+from generate_series(0, 2) as ahead
+"""
+
+DROP_DAY = """
+-- Drop the oldest partition that ended before the retention; whether there was one to be had.
+select tenure.drop_day(
+    ((coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(finished_s)s::float8)) at time zone 'UTC')::date
+)
+"""
+
+PRUNE_REST = """
+-- Delete a batch of what ended before the retention from the default partition.
+-- Locks: those rows; one that is locked is skipped.
+delete from tenure.finished_rest where ctid = any (array(
+    select ctid from tenure.finished_rest
+    where finished < date_trunc(
+        'day', coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(finished_s)s::float8), 'UTC'
+    )
+    limit %(limit)s::int
+    for update skip locked
+))
+"""

@@ -1,0 +1,143 @@
+"""Owns what both stores do to values on their way in: bounds, storable text, and the plain way to finish.
+
+Nothing here touches a database; it stands apart so that the two stores cannot differ in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from runtime.model.exits import Certificate
+from runtime.model.jobs import (
+    TEXT_LIMIT,
+    UNIQUE_BYTES,
+    Claim,
+    Ending,
+    Failure,
+    NewJob,
+    Progress,
+    Settlement,
+    State,
+)
+from runtime.model.units import clip
+
+DELAY_LIMIT_S = 100 * 365 * 86_400.0  # longest delay before an attempt; a longer one is cut to it
+EVERY_S_MIN = 0.001
+SCHEDULE_PREFIX = "schedule:"
+
+REFUSED = Failure(
+    "Unstorable", "the database refused what this attempt left: its result, error or certificate"
+)
+
+FINISH_DELAYS_S = (1.0, 2.0)  # `Store.finish`: the waits after the first and the second failure
+
+
+def delay(seconds: float) -> float:
+    """Seconds within 0 and `DELAY_LIMIT_S`; not a number is 0."""
+    return min(seconds, DELAY_LIMIT_S) if seconds > 0 else 0.0
+
+
+def due(job: NewJob) -> datetime | None:
+    """The moment a job is to be due, None for "after its delay".
+
+    Raises:
+        ValueError: the time is naive: which moment it means would depend on the machine.
+    """
+    if job.due is not None and job.due.tzinfo is None:
+        raise ValueError(f"due of job {job.id} must have a time zone, got {job.due!r}")
+    return job.due
+
+
+def checked(settlements: Sequence[Settlement]) -> list[Settlement]:
+    """The first settlement of each lease, with storable texts.
+
+    Raises:
+        ValueError: a caller's bug: running is no outcome, and done is an outcome and an ending or neither.
+    """
+    first: dict[object, Settlement] = {}
+    for one in settlements:
+        if one.state is State.RUNNING or (one.state is State.DONE) != (one.ending is Ending.DONE):
+            raise ValueError(f"no outcome: {one.ending} with state {one.state}")
+        first.setdefault(one.lease, one)
+    return [
+        one if one.error is None and one.certificate is None else _storable(one) for one in first.values()
+    ]
+
+
+def refused(settlement: Settlement) -> Settlement:
+    """What is settled in place of a settlement whose contents the database will not hold."""
+    return Settlement(
+        lease=settlement.lease,
+        ending=Ending.DEAD if settlement.state is State.DONE else settlement.ending,
+        state=State.DEAD if settlement.state is State.DONE else settlement.state,
+        delay_s=settlement.delay_s,
+        error=REFUSED,
+    )
+
+
+def finishing(claim: Claim, error: str | None) -> Settlement:
+    """How `Store.finish` settles a claim."""
+    if error is None:
+        return Settlement(lease=claim.lease, ending=Ending.DONE, state=State.DONE)
+    failure = Failure("Error", error)
+    if claim.failures >= len(FINISH_DELAYS_S):
+        return Settlement(lease=claim.lease, ending=Ending.DEAD, state=State.DEAD, error=failure)
+    return Settlement(
+        lease=claim.lease,
+        ending=Ending.RETRY,
+        state=State.QUEUED,
+        delay_s=FINISH_DELAYS_S[claim.failures],
+        error=failure,
+    )
+
+
+def storable_progress(progress: Progress) -> Progress | None:
+    """Progress with storable text; None when its numbers are not finite."""
+    if not math.isfinite(progress.done) or not math.isfinite(progress.total or 0):
+        return None
+    if progress.note is None:
+        return progress
+    return msgspec.structs.replace(progress, note=clip(progress.note, TEXT_LIMIT))
+
+
+def _storable(settlement: Settlement) -> Settlement:
+    error, certificate = settlement.error, settlement.certificate
+    if error is not None:
+        error = Failure(*(clip(text, TEXT_LIMIT) for text in (error.class_, error.message, error.traceback)))
+    if certificate is not None:
+        certificate = _storable_certificate(certificate)
+    return msgspec.structs.replace(settlement, error=error, certificate=certificate)
+
+
+def _storable_certificate(certificate: Certificate) -> Certificate:
+    return msgspec.structs.replace(
+        certificate,
+        output_tail=clip(certificate.output_tail, TEXT_LIMIT),
+        stack=None if certificate.stack is None else clip(certificate.stack, TEXT_LIMIT),
+    )
+
+
+def check_schedule(name: str, every_s: float, due: datetime | None) -> None:
+    """Raises:
+    ValueError: the interval is not positive and finite, the name is empty or its unique key too long, or
+        the time is naive.
+    """
+    if not EVERY_S_MIN <= every_s <= DELAY_LIMIT_S:
+        raise ValueError(
+            f"schedule {name!r} must have an interval of {EVERY_S_MIN} s or more, got {every_s!r}"
+        )
+    if not 1 <= len(name.encode()) <= UNIQUE_BYTES - len(SCHEDULE_PREFIX):
+        raise ValueError(
+            f"the name of schedule {name!r} must be 1 to {UNIQUE_BYTES - len(SCHEDULE_PREFIX)} bytes"
+        )
+    if due is not None and due.tzinfo is None:
+        raise ValueError(f"due of schedule {name!r} must have a time zone, got {due!r}")
+
+
+def day_of(moment: datetime) -> datetime:
+    """The start of the day (UTC) that a moment is in: what ended is pruned by whole days."""
+    return moment.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)

@@ -1,0 +1,408 @@
+"""The application's side: push jobs, cancel and retry them, see what became of them, wait for results.
+
+Also where a configuration becomes a store: `opened` finds or starts the database and sees to its schema, for
+the command line too. Nothing here runs handlers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from runtime.config import Config, DatabaseConfig, load
+from runtime.config import check as check_config
+from runtime.edges.embedded import Embedded
+from runtime.edges.ids import canonical, new_id
+from runtime.edges.postgres import PostgresStore
+from runtime.errors import ConfigError, Error, StoreUnavailable
+from runtime.model.jobs import PRIORITIES, QUEUE_BYTES, UNIQUE_BYTES, Counts, JobView, NewJob, State
+from runtime.registry import DEFINED, LONGEST_S, Definition, Job
+
+ENDED = (State.DONE, State.DEAD, State.CANCELLED)
+EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # between these two a job may be due: what every client can read
+LATEST = datetime(9999, 12, 31, tzinfo=UTC)
+CONNECTIONS = 8  # of one Queue at most; each is opened when so many calls are under way at once
+CONNECTION_WITHIN_S = 30.0  # how long a call waits for one of them to be free
+LOOK_AFTER_S = 0.02  # `wait` looks again after this, then after `LOOK_FACTOR` times as long
+LOOK_FACTOR = 1.5
+LOOK_AFTER_S_MAX = 0.5
+
+
+class TimedStore(PostgresStore):
+    """A store that also tells its time, by which what is in it is old or new."""
+
+    def now(self) -> datetime:
+        [[now]] = self._rows("select coalesce(%(now)s::timestamptz, now())")
+        assert isinstance(now, datetime)
+        return now
+
+
+class JobFailed(Error):  # noqa: N818 - what happened to it
+    """A job ended without a result, dead or cancelled; `job` is all that is known of it."""
+
+    def __init__(self, job: JobView) -> None:
+        super().__init__(job)
+        self.job = job
+
+    def __str__(self) -> str:
+        last = self.job.attempts[-1] if self.job.attempts else None
+        reason = ""
+        if last is not None and last.error is not None:
+            reason = f": {last.error.class_}: {last.error.message}"
+        elif last is not None and last.certificate is not None:
+            reason = f": {last.certificate.verdict}"
+        return f"job {self.job.id} ({self.job.kind}) is {self.job.state}{reason}"
+
+
+class Queue:
+    """Jobs of one database, for any number of threads of one process.
+
+    Nothing is opened before the first call, so a web server may make one and fork; but a Queue that was used
+    before the fork refuses to work in the child, which makes one of its own. Each call has a connection to itself;
+    at most `CONNECTIONS` are open, and they stay open until `close`.
+
+    Args:
+        url: of the database. None: the database of `config`.
+        config: None: the settings of `TENURE_CONFIG`, else `configs/tenure.toml`, else the defaults, which mean
+            the embedded PostgreSQL.
+
+    Raises:
+        ConfigError: the URL or the settings are wrong.
+    """
+
+    def __init__(self, url: str | None = None, *, config: Config | None = None) -> None:
+        if url is not None and config is not None:
+            raise TypeError("give url or config, not both")
+        if url == "":
+            raise ConfigError("database.url", "is empty; leave it out for the database of the configuration")
+        if url is not None:
+            config = Config(database=DatabaseConfig(url=url))
+            check_config(config)
+        self._config = config if config is not None else load(None, os.environ, Path.cwd())
+        self._pid: int | None = None  # the process that it was first used in
+        self._closed = threading.Event()
+        self._lock = threading.Lock()  # held for a moment only, except while the database is being opened
+        self._slots = threading.BoundedSemaphore(CONNECTIONS)
+        self._free: list[TimedStore] = []
+        self._url: str | None = None
+        self._undo = ExitStack()
+
+    def push(
+        self,
+        job: Job,
+        *,
+        after: float | None = None,
+        at: datetime | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        unique: str | None = None,
+        id: str | None = None,
+        conn: psycopg.Connection[Any] | None = None,
+    ) -> str | None:
+        """Queue a job; its id, or None when a job of this kind with this `unique` is queued or running.
+
+        Args:
+            after: seconds from now, by the database's clock, before it is due.
+            at: when it is due, an aware time.
+            priority: 0, the most urgent, to 9; None: as the kind says.
+            queue: None: as the kind says.
+            unique: at most 64 bytes.
+            id: a UUID; pushing an id again, for instance after a lost reply, adds nothing.
+            conn: a connection in whose transaction the job is queued, so that it commits with your rows or not.
+
+        Raises:
+            PayloadInvalid: names the field.
+            ValueError: names the argument.
+            StoreUnavailable: the same call may be made again, with an `id` of yours so that it adds one job.
+        """
+        new = new_job(
+            DEFINED.definition_of(job),
+            job,
+            after=after,
+            at=at,
+            priority=priority,
+            queue=queue,
+            unique=unique,
+            id=id,
+        )
+        if conn is not None:
+            if not isinstance(conn, psycopg.Connection):
+                raise TypeError(f"conn must be a connection of psycopg 3, got {type(conn).__qualname__}")
+            return PostgresStore.over(conn).push([new])[0]
+        with self._store() as store:
+            return store.push([new])[0]
+
+    def push_many(self, jobs: Iterable[Job]) -> list[str]:
+        """Queue jobs in one transaction, all or none; their ids in order. Errors as of `push`."""
+        new = [new_job(DEFINED.definition_of(job), job) for job in jobs]
+        with self._store() as store:
+            store.push(new)
+        return [each.id for each in new]
+
+    def cancel(self, id: str) -> bool:
+        """Take a queued job out, or ask for the end of a running one; False: it is neither."""
+        with self._store() as store:
+            return store.cancel(id) is not None
+
+    def retry(self, id: str) -> bool:
+        """Queue a dead job again from attempt 1; False: it is not dead, or its unique key is taken."""
+        with self._store() as store:
+            return store.retry(id)
+
+    def status(self, id: str) -> JobView | None:
+        """One job whole; None: unknown, not committed yet, or no longer kept."""
+        with self._store() as store:
+            return store.status(id)
+
+    def counts(self) -> Counts:
+        with self._store() as store:
+            return store.counts()
+
+    def wait(self, id: str, timeout: float) -> JobView:
+        """The job once it is done, dead or cancelled.
+
+        Nobody is told when a job ends, so this looks again after 20 ms, then at growing intervals of at most
+        0.5 s; no connection is held in between.
+
+        Args:
+            timeout: seconds.
+
+        Raises:
+            LookupError: the id is unknown.
+            TimeoutError: it has not ended yet.
+        """
+        deadline_s = time.monotonic() + timeout
+        pause_s = LOOK_AFTER_S
+        while True:
+            job = self.status(id)
+            if job is None:
+                raise LookupError(f"no job {id}")
+            if job.state in ENDED:
+                return job
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError(f"job {id} is still {job.state} after {timeout:g} s")
+            self._closed.wait(min(pause_s, left_s))  # `close` ends the pause
+            pause_s = min(pause_s * LOOK_FACTOR, LOOK_AFTER_S_MAX)
+
+    def result(self, id: str, timeout: float) -> Any:
+        """What the handler returned, as plain JSON data, once the job is done.
+
+        Raises:
+            JobFailed: it is dead or cancelled.
+            LookupError, TimeoutError: as of `wait`.
+        """
+        job = self.wait(id, timeout)
+        if job.state is not State.DONE:
+            raise JobFailed(job)
+        return None if job.result is None else msgspec.json.decode(job.result)
+
+    def close(self) -> None:
+        """Close the connections, and leave the embedded database. Calls under way are waited for.
+
+        In another process than the one that used it this does nothing: the connections are not its own.
+        """
+        if self._pid not in (None, os.getpid()):
+            return
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+        for _ in range(CONNECTIONS):
+            self._slots.acquire()
+        for store in self._free:
+            store.close()
+        self._undo.close()
+        self._slots.release(CONNECTIONS)  # whoever waited for one is told that it is closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _store(self) -> Iterator[TimedStore]:
+        """A store that nobody else uses meanwhile."""
+        self._check_usable()
+        if not self._slots.acquire(timeout=CONNECTION_WITHIN_S):
+            raise StoreUnavailable(f"all {CONNECTIONS} connections of the Queue are in use")
+        try:
+            store = self._take()
+            try:
+                yield store
+            except BaseException:
+                store.close()  # who knows what it was in the middle of; it connects again when it is needed
+                raise
+            finally:
+                self._free.append(store)
+        finally:
+            self._slots.release()
+
+    def _take(self) -> TimedStore:
+        with self._lock:
+            self._check_usable()
+            if self._free:
+                return self._free.pop()
+            if self._url is not None:
+                return _store_at(self._url, self._config)
+            with ExitStack() as undo:
+                url = undo.enter_context(database(self._config))
+                store = _store_at(url, self._config)
+                undo.callback(store.close)
+                _see_to_schema(store, self._config)
+                self._undo = undo.pop_all()
+            self._url = url
+            return store
+
+    def _check_usable(self) -> None:
+        if self._closed.is_set():
+            raise RuntimeError("this Queue is closed")
+        if self._pid is None:
+            self._pid = os.getpid()
+        elif self._pid != os.getpid():
+            raise RuntimeError(
+                f"this Queue was used in process {self._pid}, before the fork; make one in process {os.getpid()}"
+            )
+
+
+def new_job(
+    definition: Definition,
+    job: Job,
+    *,
+    after: float | None = None,
+    at: datetime | None = None,
+    priority: int | None = None,
+    queue: str | None = None,
+    unique: str | None = None,
+    id: str | None = None,
+) -> NewJob:
+    """A job to be pushed, checked whole before any database is touched; the arguments are those of `Queue.push`.
+
+    Raises:
+        PayloadInvalid: names the field.
+        ValueError: names the argument.
+    """
+    if after is not None and at is not None:
+        raise ValueError("give after or at, not both")
+    if after is not None and not _is_delay(after):
+        raise ValueError(f"after must be a number of seconds from 0 to ten years, got {after!r}")
+    if at is not None:
+        _check_moment(at)
+    if priority is not None and (type(priority) is not int or not 0 <= priority < PRIORITIES):
+        raise ValueError(f"priority must be a whole number from 0 to {PRIORITIES - 1}, got {priority!r}")
+    if queue is not None:
+        _check_queue(queue)
+    if unique is not None:
+        _check_text("unique", unique, UNIQUE_BYTES)
+    known = new_id() if id is None else canonical(id)
+    if known is None:
+        raise ValueError(f"id must be a UUID, got {id!r}")
+    return NewJob(
+        id=known,
+        kind=definition.kind,
+        payload=definition.encode(job),
+        queue=definition.queue if queue is None else queue,
+        priority=definition.priority if priority is None else priority,
+        due=at,
+        delay_s=0.0 if after is None else float(after),
+        unique=unique,
+    )
+
+
+@contextmanager
+def database(config: Config) -> Iterator[str]:
+    """The URL of the configured database, with the embedded one kept running meanwhile.
+
+    Raises:
+        ConfigError: the URL means nothing to PostgreSQL.
+        EmbeddedError: there is no URL, and the embedded database cannot be started.
+    """
+    if config.database.url:
+        try:
+            conninfo_to_dict(config.database.url)
+        except psycopg.ProgrammingError:
+            # its text may hold the password
+            raise ConfigError(
+                "database.url", "is not a URL or connection string that PostgreSQL knows"
+            ) from None
+        yield config.database.url
+        return
+    with closing(Embedded(config.database.data_dir)) as embedded:
+        yield embedded.open()
+
+
+@contextmanager
+def opened(config: Config) -> Iterator[TimedStore]:
+    """The store of the configured database; the embedded one is migrated, another must be current.
+
+    Raises:
+        ConfigError, EmbeddedError: as of `database`.
+        StoreUnavailable: it cannot be reached.
+        SchemaOutdated: the text says what to run.
+    """
+    with database(config) as url, closing(_store_at(url, config)) as store:
+        _see_to_schema(store, config)
+        yield store
+
+
+@contextmanager
+def connected(config: Config) -> Iterator[TimedStore]:
+    """As `opened`, whatever the schema."""
+    with database(config) as url, closing(_store_at(url, config)) as store:
+        yield store
+
+
+def _store_at(url: str, config: Config) -> TimedStore:
+    return TimedStore(url, connect_timeout_s=config.database.connect_timeout)
+
+
+def _see_to_schema(store: TimedStore, config: Config) -> None:
+    if config.database.url:
+        store.check()
+    else:
+        store.install()
+
+
+def _is_delay(after: object) -> bool:
+    is_number = isinstance(after, int | float) and not isinstance(after, bool) and math.isfinite(after)
+    return is_number and 0 <= after <= LONGEST_S  # type: ignore[operator]
+
+
+def _check_moment(at: datetime) -> None:
+    if not isinstance(at, datetime):
+        raise ValueError(f"at must be a datetime, got {at!r}")  # noqa: TRY004 - one error for all arguments
+    if at.utcoffset() is None:
+        raise ValueError(f"at must have a time zone, such as datetime.now(UTC) has; got {at.isoformat()}")
+    if not EARLIEST <= at < LATEST:
+        raise ValueError(f"at must be from {EARLIEST:%Y} to {LATEST:%Y-%m-%d}, got {at.isoformat()}")
+
+
+def _check_queue(queue: str) -> None:
+    _check_text("queue", queue, QUEUE_BYTES)
+    if not queue.isprintable() or " " in queue or queue == "*" or queue.startswith("@"):
+        raise ValueError(f'queue must have no spaces, not be "*" and not begin with "@", got {queue!r}')
+
+
+def _check_text(argument: str, text: str, most_bytes: int) -> None:
+    """Refuse what PostgreSQL cannot hold as text, and what is too long for its column."""
+    try:
+        fits = 0 < len(text.encode()) <= most_bytes and "\0" not in text
+    except (AttributeError, UnicodeEncodeError):
+        fits = False
+    if not fits:
+        raise ValueError(f"{argument} must be a text of 1 to {most_bytes} bytes, got {text!r}")

@@ -1,0 +1,185 @@
+"""What is to be thought of an attempt that runs, or that ended with its process.
+
+`Batch` is what a worker holds, `Glance` what its board says. From both comes a verdict while the attempt
+runs (`verdict`), the moment of the next look (`next_look_at_s`), and after a death what is put on
+record (`settle_dead`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runtime.model.exits import Certificate, Exit, Verdict
+from runtime.model.jobs import Ending, Failure, Lease, Progress, Settlement
+from runtime.model.messages import Claimed, Held, Limits
+from runtime.rules import budgets
+from runtime.rules.lease import fence_at_s
+
+HOARD_S = 0.1  # claims not begun so long after they were claimed are taken from their worker again
+MEMORY_EVERY_S = 0.25  # how often the memory of a limited job is read
+GENTLE = (Verdict.TIMEOUT, Verdict.STALLED, Verdict.CANCELLED)  # told first, killed later
+
+
+@dataclass(frozen=True, slots=True)
+class Glance:
+    """What a worker's board says."""
+
+    number: int = 0  # of the claim being run; 0: none
+    started_s: float = 0.0
+    progress_s: float = 0.0  # when it last reported progress; 0: not yet
+    progress: Progress | None = None
+    memory_bytes: int = 0  # resident now; 0 when not asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What a dead worker leaves: its board and journal, and what was captured of it."""
+
+    glance: Glance = Glance()
+    settlements: tuple[Settlement, ...] = ()
+    output_tail: str = ""
+    stack: str | None = None
+    out_of_memory: bool = False  # the kernel's memory killer was at work
+
+
+@dataclass(slots=True)
+class Batch:
+    """The claims a worker works through, by number, as it reported them."""
+
+    claims: dict[int, Held]
+    claimed_s: float  # when the claim was sent
+    confirmed_s: float  # when the claim, or the last confirmed renewal, was sent
+    revoked: bool = False
+    lost: set[int] = field(default_factory=set[int])
+    cancels: set[int] = field(default_factory=set[int])
+
+    def number_of(self, lease: Lease) -> int | None:
+        return next((number for number, held in self.claims.items() if held.lease == lease), None)
+
+
+def batch_of(message: Claimed) -> Batch:
+    return Batch(dict(enumerate(message.claims, message.first)), message.sent_s, message.sent_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Why a worker is to be killed: for the job of this number (0: any), unless that ends before."""
+
+    verdict: Verdict
+    number: int
+    kill_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What holds for every kind of this node."""
+
+    lease_s: float
+    kill_after_s: float
+    memory_bytes: int | None
+    fencing: bool = True
+
+    def fence_at_s(self, batch: Batch) -> float:
+        return fence_at_s(batch.confirmed_s, self.lease_s) if self.fencing else float("inf")
+
+    def memory_of(self, limits: Limits) -> int | None:
+        return limits.memory_bytes or self.memory_bytes
+
+
+def verdict(batch: Batch, glance: Glance, limits: Limits, bounds: Bounds, now_s: float) -> Verdict | None:
+    """Why the running job may not go on, the strongest reason first; None: it may."""
+    memory_bytes = bounds.memory_of(limits)
+    if glance.number in batch.lost or now_s >= bounds.fence_at_s(batch):
+        return Verdict.FENCED
+    if memory_bytes and glance.memory_bytes > memory_bytes:
+        return Verdict.MEMORY
+    if now_s >= glance.started_s + limits.timeout_s:
+        return Verdict.TIMEOUT
+    if limits.stall_s and now_s >= _last_sign_s(glance) + limits.stall_s:
+        return Verdict.STALLED
+    if glance.number in batch.cancels:
+        return Verdict.CANCELLED
+    return None
+
+
+def _last_sign_s(glance: Glance) -> float:
+    return max(glance.started_s, glance.progress_s)
+
+
+def next_look_at_s(
+    batch: Batch,
+    glance: Glance,
+    intent: Intent | None,
+    kinds: dict[str, Limits],
+    bounds: Bounds,
+    now_s: float,
+) -> float:
+    """When the board must be read again at the latest, after `now_s`.
+
+    A job that begins later ends its patience later than one that would begin now: so the shortest
+    patience of the batch, from now, is early enough for all that have not begun.
+    """
+    limits = [kinds[held.kind] for held in batch.claims.values()]
+    moments = [bounds.fence_at_s(batch)]
+    moments += [now_s + min(one.timeout_s, one.stall_s or one.timeout_s) for one in limits]
+    if len(batch.claims) > 1 and not batch.revoked:
+        moments.append(batch.claimed_s + HOARD_S)
+    if any(bounds.memory_of(one) for one in limits):
+        moments.append(now_s + MEMORY_EVERY_S)
+    if intent is not None:
+        moments.append(intent.kill_at_s)
+    held = batch.claims.get(glance.number)
+    if held is not None:
+        running = kinds[held.kind]
+        moments.append(glance.started_s + running.timeout_s)
+        if running.stall_s:
+            moments.append(_last_sign_s(glance) + running.stall_s)
+    return min(moment for moment in (*moments, float("inf")) if moment > now_s)
+
+
+def settle_dead(
+    held: Held, limits: Limits, intent: Intent | None, exit: Exit, remains: Remains, chance: float
+) -> Settlement:
+    """The settlement of the attempt that was running when its process ended.
+
+    An intent to kill for another job than this one missed its aim: this attempt was interrupted.
+    """
+    cause = _verdict_of_exit(exit, remains)
+    if intent is not None:
+        aimed = intent.number in (0, remains.glance.number)
+        cause = intent.verdict if aimed else Verdict.ENVIRONMENT
+    progress = remains.glance.progress
+    certificate = Certificate(
+        verdict=cause,
+        signal=exit.signal,
+        exit_code=exit.code,
+        cpu_seconds=exit.cpu_seconds,
+        peak_memory_bytes=exit.peak_memory_bytes,
+        last_progress=(
+            {"done": progress.done, "total": progress.total, "note": progress.note} if progress else None
+        ),
+        output_tail=remains.output_tail,
+        stack=remains.stack,
+    )
+    match cause:
+        case Verdict.TIMEOUT:
+            error = Failure("TimedOut", f"ran longer than its limit of {limits.timeout_s:g} s and was killed")
+            ending = Ending.TIMED_OUT
+        case Verdict.STALLED:
+            error = Failure("Stalled", f"reported no progress for {limits.stall_s:g} s and was killed")
+            ending = Ending.STALLED
+        case Verdict.CANCELLED:
+            return budgets.cancelled(held.lease, certificate)
+        case Verdict.FENCED | Verdict.SHUTDOWN | Verdict.ENVIRONMENT:
+            return budgets.released(held.lease, certificate)
+        case _:
+            return budgets.crashed(held.lease, held.crashes, limits, certificate)
+    return budgets.failed(
+        held.lease, held.failures, limits, chance, error=error, ending=ending, certificate=certificate
+    )
+
+
+def _verdict_of_exit(exit: Exit, remains: Remains) -> Verdict:
+    if exit.signal is None:
+        return Verdict.EXIT
+    return Verdict.MEMORY if remains.out_of_memory else Verdict.SIGNAL

@@ -1,0 +1,36 @@
+"""How many jobs to claim at once: as many as will be finished soon.
+
+A batch is about `TARGET_S` of work, and one job as soon as jobs take longer than that: a slow job must not
+sit behind another in one worker's hands while another worker idles.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+TARGET_S = 0.05
+LIMIT_MAX = 100
+GROWTH = 4  # a batch is at most so many times the one before: one quick job proves little
+WEIGHT = 0.3  # of the newest batch in the average
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """What a worker has seen: the average duration of a job, and how many it asked for last."""
+
+    job_s: float | None = None
+    limit: int = 1
+
+
+def after_batch(pace: Pace, jobs: int, took_s: float, slowest_s: float) -> Pace:
+    """The pace after a batch of `jobs` jobs that took `took_s` seconds, the slowest `slowest_s`.
+
+    A batch with one slow job in it falls back to one at once; quick ones let the limit grow slowly.
+    """
+    if jobs == 0:
+        return pace
+    newest_s = took_s / jobs
+    job_s = newest_s if pace.job_s is None else (1 - WEIGHT) * pace.job_s + WEIGHT * newest_s
+    if slowest_s >= TARGET_S:
+        return Pace(job_s, 1)
+    fitting = int(TARGET_S / max(job_s, TARGET_S / LIMIT_MAX))
+    return Pace(job_s, max(1, min(fitting, pace.limit * GROWTH, LIMIT_MAX)))

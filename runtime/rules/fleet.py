@@ -1,0 +1,267 @@
+"""What a supervisor knows and says: its settings, its children, what happens to it, and what it may do.
+
+The words of `rules/supervisor.py`, apart from it because its shell, the simulator and `rules/stopping.py`
+speak them too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runtime.model.exits import EXIT_OK, Exit
+from runtime.model.jobs import Lease, NodeView, Progress
+from runtime.model.messages import FromChild, Held, Limits, Record, ToChild
+from runtime.rules.attempts import Batch, Bounds, Glance, Intent, Remains
+from runtime.rules.restart import Health, RestartPolicy
+
+SCHEDULER = "scheduler"
+POSTGRES = "postgres"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    node: str
+    host: str
+    pid: int
+    version: str
+    workers: int
+    lease_s: float
+    renew_every_s: float
+    kill_after_s: float = 1.0
+    ready_within_s: float = 30.0
+    grace_s: float = 30.0
+    memory_bytes: int | None = None
+    until_idle: bool = False
+    postgres: bool = False
+    fencing: bool = True  # off only in the simulator's own test
+    restart: RestartPolicy = RestartPolicy()
+
+    @property
+    def bounds(self) -> Bounds:
+        return Bounds(self.lease_s, self.kill_after_s, self.memory_bytes, self.fencing)
+
+
+# -- what has happened
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The service starts; the embedded database, if there is one, is up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    name: str
+    reason: str
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    name: str
+    message: FromChild
+
+
+@dataclass(frozen=True, slots=True)
+class Garbled:
+    """What a child sent is no message, or it does not read what it is sent."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    name: str
+    glance: Glance
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The claims of these numbers were not begun, and now never will be."""
+
+    name: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    name: str
+    exit: Exit
+    remains: Remains
+    chance: float  # in [0, 1), for jitter
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    what: Literal["stop", "reload"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Begun | Spawned | SpawnFailed | Heard | Garbled | Looked | Taken | Exited | Asked | Tick
+
+
+# -- what to do
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start this child. Answered by Spawned or SpawnFailed."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    name: str
+    message: ToChild
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL. Answered, in time, by Exited."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Read a worker's board. Answered by Looked at once."""
+
+    name: str
+    memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """Take back what a worker has claimed and not begun. Answered by Taken at once."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """Tell a handler, on its board and by a soft signal, that its time is up or that it is cancelled."""
+
+    name: str
+    number: int
+    why: Literal["timeout", "cancel"]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """Have a worker write all its Python stacks, even from inside C."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    level: Literal["debug", "info", "warning", "error"]
+    event: str
+    fields: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    code: int
+
+
+Effect = Spawn | Say | Kill | Look | Revoke | Warn | DumpStacks | Log | Finish
+
+
+# -- what is remembered
+
+
+@dataclass(slots=True)
+class Slot:
+    """One place for a child, whoever fills it."""
+
+    name: str
+    phase: Literal["waiting", "starting", "up", "stopping"] = "waiting"
+    pid: int | None = None
+    since_s: float = 0.0  # of the phase
+    kinds: dict[str, Limits] = field(default_factory=dict[str, Limits])
+    batch: Batch | None = None
+    idle: bool = False
+    glance: Glance = Glance()
+    taken: set[int] = field(default_factory=set[int])  # revoked before we heard of their claim
+    intent: Intent | None = None
+    killed: bool = False
+    check_at_s: float = float("inf")
+    stale: bool = False  # runs code from before a reload
+    told_progress: tuple[int, Progress | None] = (0, None)
+
+    @property
+    def is_worker(self) -> bool:
+        return self.name not in (SCHEDULER, POSTGRES)
+
+    @property
+    def alive(self) -> bool:
+        return self.phase != "waiting"
+
+    def running(self) -> Held | None:
+        return self.batch.claims.get(self.glance.number) if self.batch else None
+
+
+@dataclass(slots=True)
+class State:
+    settings: Settings
+    slots: dict[str, Slot]
+    health: dict[str, Health]  # by role
+    phase: Literal["running", "draining", "forced", "closing", "finished"] = "running"
+    code: int = EXIT_OK
+    stop_asked_s: float = 0.0
+    stop_by_s: float = float("inf")
+    records: deque[Record] = field(default_factory=deque[Record])  # not yet confirmed, in order
+    record_number: int = 0
+    renew_at_s: float = 0.0
+    renewing: dict[float, frozenset[Lease]] = field(default_factory=dict[float, frozenset[Lease]])
+    wake_pending: bool = False
+    round_at_s: float = 0.0
+    report: NodeView | None = None
+    reported_s: float = float("-inf")
+    broken: dict[str, str] = field(default_factory=dict[str, str])
+    unhealthy: bool = False
+    replacing: str | None = None
+    left_asked_s: float = float("-inf")
+
+    @property
+    def workers(self) -> list[Slot]:
+        return [slot for slot in self.slots.values() if slot.is_worker]
+
+    @property
+    def scheduler(self) -> Slot:
+        return self.slots[SCHEDULER]
+
+
+def initial(settings: Settings) -> State:
+    names = [POSTGRES] if settings.postgres else []
+    names += [SCHEDULER, *(f"worker {n}" for n in range(1, settings.workers + 1))]
+    slots = {name: Slot(name) for name in names}
+    if settings.postgres:
+        slots[POSTGRES].phase = "up"
+    return State(settings, slots, {role_of(name): Health() for name in names})
+
+
+def role_of(name: str) -> str:
+    """`worker` of `worker 3`."""
+    return name.partition(" ")[0]
+
+
+def kill(slot: Slot, out: list[Effect]) -> None:
+    if slot.alive and not slot.killed:
+        slot.killed = True
+        out.append(Kill(slot.name))

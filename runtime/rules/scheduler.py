@@ -1,0 +1,390 @@
+"""A scheduler's judgement: which statement comes next, when to look again, and when to wake the workers.
+
+One statement at a time, the most urgent first: renewals before everything, then what the supervisor attests,
+then what time brings. Nothing polls: it sleeps until the next due time or lease end that it knows of, and a
+look every `POLL_S` seconds is the net under a lost notification. While the database is away everything
+that must not be lost waits here, and a renewal is answered with "not ok" at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from runtime.model.exits import EXIT_OK
+from runtime.model.jobs import Lease, NodeView, Outlook, Progress, Renewed
+from runtime.model.messages import (
+    AnythingLeft,
+    CancelAsked,
+    Message,
+    Nothing,
+    Progressed,
+    Record,
+    Recorded,
+    Renew,
+    Renewals,
+    Report,
+    Stop,
+    Woken,
+)
+
+POLL_S = 5.0
+LEFT_EVERY_S = 0.25  # how often to ask whether anything is left, when the service is to stop then
+PRUNE_EVERY_S = 3600.0
+TICK_AGAIN_S = 1.0  # when a schedule is due and its last run is not over
+WOKEN_EVERY_S = 0.002  # notifications within this time are one
+DUE_MARGIN_S = 0.0005  # the database's clock must have passed the due time when a worker asks
+RECONNECT_FIRST_S = 0.1
+RECONNECT_MAX_S = 3.0
+RECLAIM_LIMIT = 100
+LATER = "@later"  # notification: a job for later was pushed
+CANCEL = "@cancel"  # notification: a running job is to be cancelled
+
+
+# -- statements, to be carried out by the shell, each answered by Answered or Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Connect, check the schema, and hear of new work from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """When is the next job due, when does the next lease end? Answered with an Outlook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """Take expired leases back. Answered with how many."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Push the jobs of schedules that are due. Answered with how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancels:
+    """Which running jobs of this node are to be cancelled? Answered with leases."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Is any job of these kinds queued or running? Answered with a bool."""
+
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Drop what is past its retention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Take this node out of the list: it is stopping."""
+
+
+Call = Listen | Renew | Record | Look | Reclaim | Tick | Cancels | Left | Progressed | Report | Prune | Forget
+Answer = None | bool | int | Outlook | Renewed | list[Lease]
+
+
+# -- what has happened
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """Set-up is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The supervisor said something."""
+
+    message: Stop | Renew | Record | Progressed | Report | AnythingLeft
+
+
+@dataclass(frozen=True, slots=True)
+class Notified:
+    """The database notified us: names of queues, LATER or CANCEL."""
+
+    payloads: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The call that was asked for went through."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The database went away in the call. `chance` in [0, 1) spreads the retries."""
+
+    chance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """The wait is over and nothing came."""
+
+
+Event = Begun | Told | Notified | Answered | Lost | Waited
+
+
+# -- what to do next
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """For a message or a notification, at most so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    code: int
+
+
+Action = Do | Wait | Leave
+
+
+@dataclass(slots=True)
+class State:
+    """All that a scheduler remembers between two events."""
+
+    queues: tuple[str, ...]
+    reclaim_every_s: float
+    call: Call | None = None  # under way
+    listening: bool = False
+    records: deque[Record] = field(default_factory=deque[Record])
+    renew: Renew | None = None
+    report: NodeView | None = None
+    progress: dict[Lease, Progress] = field(default_factory=dict[Lease, Progress])
+    cancels: bool = False
+    left: tuple[str, ...] | None = None
+    left_at_s: float = 0.0
+    look_at_s: float = 0.0
+    looked_s: float = float("-inf")
+    due_at_s: float | None = None
+    tick_at_s: float = float("inf")
+    no_tick_before_s: float = 0.0
+    overdue: bool = False  # the last look saw a lease that has ended
+    reclaim_at_s: float = 0.0
+    prune_at_s: float = 0.0
+    woken_s: float = float("-inf")
+    wake_at_s: float | None = None
+    stopping: bool = False
+    forgotten: bool = False
+    losses: int = 0
+    retry_at_s: float = 0.0
+
+
+def step(state: State, event: Event, now_s: float) -> tuple[list[Message], Action]:
+    """Take in one event, in place; what to tell the supervisor, then what to do next."""
+    said: list[Message] = []
+    match event:
+        case Told(message):
+            hear(state, message, now_s)
+        case Notified(payloads):
+            _notice(state, payloads, now_s)
+        case Answered(answer):
+            said = _after(state, answer, now_s)
+        case Lost(chance):
+            said = _after_loss(state, chance, now_s)
+        case Begun() | Waited():
+            pass
+    if state.renew is not None and now_s < state.retry_at_s:
+        said.append(Renewals(sent_s=state.renew.sent_s, ok=False))
+        state.renew = None
+    if state.due_at_s is not None and now_s >= state.due_at_s:
+        state.due_at_s = None
+        state.look_at_s = now_s
+        state.wake_at_s = now_s
+    if state.wake_at_s is not None and now_s >= state.wake_at_s:
+        state.wake_at_s = None
+        state.woken_s = now_s
+        said.append(Woken())
+    return said, _next(state, now_s)
+
+
+def hear(state: State, message: Message, now_s: float) -> None:
+    """Keep in mind what the supervisor said; what follows from it, the next `step` decides."""
+    match message:
+        case Stop():
+            state.stopping = True
+        case Renew():
+            state.renew = message  # a newer one has all that matters of an older one
+        case Record():
+            state.records.append(message)
+        case Progressed():
+            state.progress.update(message.entries)
+        case Report(node=node):
+            state.report = node
+        case AnythingLeft(kinds=kinds):
+            state.left = kinds
+            state.left_at_s = now_s
+
+
+def _notice(state: State, payloads: tuple[str, ...], now_s: float) -> None:
+    for payload in payloads:
+        if payload == LATER:
+            state.look_at_s = min(state.look_at_s, now_s)
+        elif payload == CANCEL:
+            state.cancels = True
+        elif "*" in state.queues or payload in state.queues:
+            if state.wake_at_s is None:
+                state.wake_at_s = max(now_s, state.woken_s + WOKEN_EVERY_S)
+
+
+def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
+    call, state.call = state.call, None
+    state.losses = 0
+    match call, answer:
+        case Listen(), _:
+            state.listening = True
+            state.look_at_s = now_s  # what was notified meanwhile was missed
+            state.cancels = True
+        case Renew(sent_s=sent_s, leases=leases), Renewed(held=held, cancelled=cancelled):
+            lost = tuple(lease for lease in leases if lease not in held)
+            return [Renewals(sent_s=sent_s, ok=True, lost=lost, cancel=tuple(sorted(cancelled)))]
+        case Record(number=number), _:
+            state.records.popleft()
+            return [Recorded(number=number)]
+        case Look(), Outlook():
+            return _after_look(state, answer, now_s)
+        case Reclaim(limit=limit), int():
+            state.overdue = answer >= limit
+            state.reclaim_at_s = now_s if state.overdue else now_s + state.reclaim_every_s
+            if answer:
+                state.wake_at_s = now_s
+                state.look_at_s = now_s
+        case Tick(), int():
+            if not answer:  # a run of the schedule that is due is still live
+                state.no_tick_before_s = now_s + TICK_AGAIN_S
+            state.look_at_s = now_s
+            state.tick_at_s = float("inf")
+        case Cancels(), list():
+            return [CancelAsked(leases=tuple(answer))] if answer else []
+        case Left(), False:
+            state.left = None
+            return [Nothing()]
+        case Left(), _:
+            state.left_at_s = now_s + LEFT_EVERY_S
+        case Prune(), _:
+            state.prune_at_s = now_s + PRUNE_EVERY_S
+        case Forget(), _:
+            state.forgotten = True
+        case _:
+            pass
+    return []
+
+
+def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
+    state.looked_s = now_s
+    state.look_at_s = now_s + POLL_S
+    state.due_at_s = None if outlook.next_due_s is None else now_s + outlook.next_due_s + DUE_MARGIN_S
+    if outlook.next_tick_s is not None:
+        state.tick_at_s = max(now_s + outlook.next_tick_s, state.no_tick_before_s)
+    else:
+        state.tick_at_s = float("inf")
+    if outlook.lease_end_s is not None:
+        state.overdue = outlook.lease_end_s <= 0
+        state.look_at_s = min(
+            state.look_at_s, now_s + max(outlook.lease_end_s + DUE_MARGIN_S, state.reclaim_every_s)
+        )
+    else:
+        state.overdue = False
+    return [Woken()] if outlook.due_now else []
+
+
+def _after_loss(state: State, chance: float, now_s: float) -> list[Message]:
+    call, state.call = state.call, None
+    state.listening = False
+    state.losses += 1
+    wait_s = min(RECONNECT_FIRST_S * 2.0 ** min(state.losses - 1, 16), RECONNECT_MAX_S)
+    state.retry_at_s = now_s + wait_s * (0.5 + 0.5 * chance)
+    match call:
+        case Renew(sent_s=sent_s):
+            return [Renewals(sent_s=sent_s, ok=False)]
+        case Progressed(entries=entries):
+            state.progress = dict(entries) | state.progress
+        case Report(node=node):
+            state.report = state.report or node
+        case Cancels():
+            state.cancels = True
+        case Forget():
+            state.forgotten = True  # others drop it by age
+        case _:
+            pass
+    return []
+
+
+def _next(state: State, now_s: float) -> Action:
+    if state.call is not None:
+        return Do(state.call)  # told something before the statement was sent: it is still the next
+    if state.stopping and (state.forgotten or now_s < state.retry_at_s) and not state.records:
+        return Leave(EXIT_OK)
+    call = _next_call(state, now_s) if now_s >= state.retry_at_s else None
+    if call is not None:
+        state.call = call
+        return Do(call)
+    return Wait(max(_wake_up_at(state, now_s) - now_s, 0.0))
+
+
+def _next_call(state: State, now_s: float) -> Call | None:
+    if not state.listening:
+        return Listen()
+    if state.renew is not None:
+        renew, state.renew = state.renew, None
+        return renew
+    if state.records:
+        return state.records[0]
+    if state.stopping:
+        return Forget()
+    if state.cancels:
+        state.cancels = False
+        return Cancels()
+    if state.overdue and now_s >= state.reclaim_at_s:
+        return Reclaim(RECLAIM_LIMIT)
+    if now_s >= state.tick_at_s:
+        return Tick()
+    if now_s >= state.look_at_s:
+        return Look()
+    if state.left is not None and now_s >= state.left_at_s:
+        return Left(state.left)
+    if state.progress:
+        entries = tuple(state.progress.items())
+        state.progress.clear()
+        return Progressed(entries=entries)
+    if state.report is not None:
+        node, state.report = state.report, None
+        return Report(node=node)
+    if now_s >= state.prune_at_s:
+        return Prune()
+    return None
+
+
+def _wake_up_at(state: State, now_s: float) -> float:
+    if now_s < state.retry_at_s:
+        return state.retry_at_s
+    moments = [state.look_at_s, state.tick_at_s, state.prune_at_s]
+    if state.due_at_s is not None:
+        moments.append(state.due_at_s)
+    if state.wake_at_s is not None:
+        moments.append(state.wake_at_s)
+    if state.overdue:
+        moments.append(state.reclaim_at_s)
+    if state.left is not None:
+        moments.append(state.left_at_s)
+    return min(moments)
