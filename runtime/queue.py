@@ -41,7 +41,12 @@ LOOK_AFTER_S_MAX = 0.5
 
 
 class TimedStore(PostgresStore):
-    """A store that also tells its time, by which what is in it is old or new."""
+    """A store that also tells which database it is, and its time, by which what is in it is old or new."""
+
+    @property
+    def shown_url(self) -> str:
+        """The database's URL, with any password masked."""
+        return DatabaseConfig(url=self._url).shown_url
 
     def now(self) -> datetime:
         [[now]] = self._rows("select coalesce(%(now)s::timestamptz, now())")
@@ -329,21 +334,25 @@ def database(config: Config) -> Iterator[str]:
     """The URL of the configured database, with the embedded one kept running meanwhile.
 
     Raises:
-        ConfigError: the URL means nothing to PostgreSQL.
+        ConfigError: the URL means nothing to PostgreSQL, or its account lacks rights.
         EmbeddedError: there is no URL, and the embedded database cannot be started.
     """
-    if config.database.url:
-        try:
-            conninfo_to_dict(config.database.url)
-        except psycopg.ProgrammingError:
-            # its text may hold the password
-            raise ConfigError(
-                "database.url", "is not a URL or connection string that PostgreSQL knows"
-            ) from None
-        yield config.database.url
-        return
-    with closing(Embedded(config.database.data_dir)) as embedded:
-        yield embedded.open()
+    try:
+        if config.database.url:
+            _check_url(config.database.url)
+            yield config.database.url
+        else:
+            with closing(Embedded(config.database.data_dir)) as embedded:
+                yield embedded.open()
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError("database.url", f"its account lacks rights: {error}") from error
+
+
+@contextmanager
+def connected(config: Config) -> Iterator[TimedStore]:
+    """The store of the configured database, whatever its schema. Errors as of `database`, and `StoreUnavailable`."""
+    with database(config) as url, closing(_store_at(url, config)) as store:
+        yield store
 
 
 @contextmanager
@@ -351,20 +360,22 @@ def opened(config: Config) -> Iterator[TimedStore]:
     """The store of the configured database; the embedded one is migrated, another must be current.
 
     Raises:
-        ConfigError, EmbeddedError: as of `database`.
-        StoreUnavailable: it cannot be reached.
+        ConfigError, EmbeddedError, StoreUnavailable: as of `connected`.
         SchemaOutdated: the text says what to run.
     """
-    with database(config) as url, closing(_store_at(url, config)) as store:
+    with connected(config) as store:
         _see_to_schema(store, config)
         yield store
 
 
-@contextmanager
-def connected(config: Config) -> Iterator[TimedStore]:
-    """As `opened`, whatever the schema."""
-    with database(config) as url, closing(_store_at(url, config)) as store:
-        yield store
+def _check_url(url: str) -> None:
+    """Refuse what libpq would complain of with a piece of the password in its text."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise ConfigError("database.url", "is no URL or connection string of PostgreSQL") from None
+    if "@" in str(given.get("host", "")).lstrip("@"):
+        raise ConfigError("database.url", "has a second @; in a user's name or password write it as %40")
 
 
 def _store_at(url: str, config: Config) -> TimedStore:

@@ -31,6 +31,7 @@ from runtime.model.units import clip, parse_size
 LONGEST_S = 10 * 365 * 86400.0  # no timeout or delay may be longer: timers and timestamps must hold it
 RETRIES_MAX = 100_000
 CRASHES_MAX = 1_000
+KEY_CHARS = 64  # of a key in a path that names a value
 FACTOR_MAX = 1_000.0
 TEXT_BYTES = (
     64 * 2**20
@@ -599,11 +600,16 @@ def _unstorable(value: object, path: str) -> str | None:
         if isinstance(value, str) and "\0" in value:
             return f"{path}: holds the character NUL, which PostgreSQL cannot store; strip it"
         if isinstance(value, dict):
-            rest += [(f"{path}.{key}".lstrip("."), each) for key, each in reversed(value.items())]
+            rest += [(f"{path}{_step(key)}".lstrip("."), each) for key, each in reversed(value.items())]
             rest += [(f"{path}: a key", key) for key in value]
         elif isinstance(value, list | tuple):
             rest += [(f"{path}[{at}]", each) for at, each in reversed(list(enumerate(value)))]
     return None
+
+
+def _step(key: str) -> str:
+    """A key as part of a path, in one line and of bounded length."""
+    return f".{key}" if key.isprintable() and len(key) <= KEY_CHARS else f"[{key[:KEY_CHARS]!r}]"
 
 
 def _raw(value: object) -> object:
@@ -617,7 +623,9 @@ def _named(message: str) -> str:
     """msgspec's "PROBLEM - at `$.a.b`" as "a.b: PROBLEM"."""
     problem, _, at = message.partition(" - at `$")
     path = at.rstrip("`").removeprefix(".")
-    if lacking := re.fullmatch(r"Object (missing required|contains unknown) field `(.+)`", problem):
+    if lacking := re.fullmatch(
+        r"Object (missing required|contains unknown) field `(.+)`", problem, re.DOTALL
+    ):
         path = f"{path}.{lacking[2]}".lstrip(".")
         problem = "is missing" if lacking[1] == "missing required" else "is not a field of this kind"
     return f"{path}: {problem}" if path else problem

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from runtime import __version__
 from runtime.actors import scheduler, worker
+from runtime.actors.guardian import guard
 from runtime.actors.supervisor import Role, Supervisor
 from runtime.config import Config
 from runtime.edges import log
-from runtime.edges.embedded import Embedded
+from runtime.edges.embedded import Embedded, living_pid
 from runtime.edges.postgres import PostgresStore
+from runtime.edges.processes import Lifeline
 from runtime.rules.fleet import SCHEDULER, Settings
 from runtime.rules.restart import RestartPolicy
 
@@ -23,24 +25,33 @@ def run(config: Config, *, until_idle: bool = False) -> int:
     """Serve until told to stop by a signal, or until nothing is left; the exit code.
 
     Raises:
-        EmbeddedError, StoreUnavailable, SchemaOutdated: the service could not begin.
+        EmbeddedError, StoreUnavailable: the embedded database could not be started.
     """
-    log_fd = sys.stderr.fileno()
-    log.setup(log_fd, config.log.level, config.log.format, actor="supervisor")
+    log_fd = os.dup(sys.stderr.fileno())  # in a child, 2 itself is what its handlers print to
+    log.setup(log_fd, config.log.level, config.log.format, actor="guardian")
     if config.database.url:
-        return _serve(config, config.database.url, None, log_fd, until_idle=until_idle)
+        url = config.database.url
+        return guard(lambda lifeline: _serve(config, url, None, log_fd, lifeline, until_idle), set)
     database = Embedded(config.database.data_dir)
     url = database.open()
     try:
+        if database.notice:
+            log.event("warning", "database.moved", notice=database.notice)
         store = PostgresStore(url)
         store.install()
         store.close()
-        return _serve(config, url, database, log_fd, until_idle=until_idle)
+        return guard(
+            lambda lifeline: _serve(config, url, database, log_fd, lifeline, until_idle),
+            lambda: {pid for pid in (database.pid, living_pid(config.database.data_dir)) if pid},
+        )
     finally:
         database.close()
 
 
-def _serve(config: Config, url: str, database: Embedded | None, log_fd: int, *, until_idle: bool) -> int:
+def _serve(
+    config: Config, url: str, database: Embedded | None, log_fd: int, lifeline: Lifeline, until_idle: bool
+) -> int:
+    log.setup(log_fd, config.log.level, config.log.format, actor="supervisor")
     node = str(uuid.uuid4())
     settings = Settings(
         node=node,
@@ -69,7 +80,12 @@ def _serve(config: Config, url: str, database: Embedded | None, log_fd: int, *, 
         roles[f"worker {number}"] = Role(worker.main, worker.Spec(config, url, node, number))
     log.event("info", "service.starts", node=node, workers=config.worker_count, directory=str(Path.cwd()))
     code = Supervisor(
-        settings, roles, method=config.service.start_method, log_fd=log_fd, database=database
+        settings,
+        roles,
+        method=config.service.start_method,
+        log_fd=log_fd,
+        database=database,
+        lifeline=lifeline,
     ).run()
     log.event("info", "service.ended", code=code)
     return code

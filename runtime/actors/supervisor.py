@@ -19,9 +19,9 @@ from typing import Any, Protocol
 from setproctitle import setproctitle
 
 from runtime.edges import clock, log, processes, signals
-from runtime.edges.processes import Child, Main, Method, Shared
+from runtime.edges.processes import Child, Lifeline, Main, Method, Shared
 from runtime.errors import BadFrame, EmbeddedError, PeerGone
-from runtime.model.exits import Exit
+from runtime.model.exits import EXIT_FAILED, Exit
 from runtime.model.messages import FromChild, Progressed, Report
 from runtime.rules import fleet
 from runtime.rules import supervisor as rules
@@ -37,7 +37,7 @@ class Database(Protocol):
     @property
     def pid(self) -> int: ...
 
-    def restart(self) -> object: ...
+    def restart(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,15 @@ class Supervisor:
         method: Method = "fork",
         log_fd: int = 2,
         database: Database | None = None,
+        lifeline: Lifeline | None = None,
     ) -> None:
-        """Make ready to run `roles`, by the names of the children."""
+        """Make ready to run `roles`, by the names of the children; `lifeline` ends with the guardian."""
         self._state = fleet.initial(settings)
         self._roles = roles
         self._method = method
         self._log_fd = log_fd
         self._database = database
+        self._lifeline = lifeline
         self._selector = selectors.DefaultSelector()
         self._signals = signals.Signals()
         self._children: dict[str, Child] = {}
@@ -80,12 +82,15 @@ class Supervisor:
         processes.adopt_orphans()
         setproctitle("tenure: supervisor")
         self._selector.register(self._signals.fd, selectors.EVENT_READ, ("signals", ""))
+        if self._lifeline is not None:
+            self._selector.register(self._lifeline.fd, selectors.EVENT_READ, ("lifeline", ""))
         self._watch_database()
         self._feed(fleet.Begun())
         while self._code is None:
             self._turn()
         for child in self._children.values():  # a forced stop may leave one in its last moment
             processes.send_signal(child, signal.SIGKILL)
+        processes.end_strangers(self._spared(), alive_too=True)
         self._signals.close()
         return self._code
 
@@ -97,6 +102,9 @@ class Supervisor:
             what, name = key.data
             if what == "signals":
                 self._on_signals()
+            elif what == "lifeline":
+                log.event("error", "guardian.died", then="all processes of the service end")
+                self._code = EXIT_FAILED
             elif what == "sentinel":
                 ended.append(name)  # last: what it said before comes first
             elif name in self._children:
@@ -154,7 +162,7 @@ class Supervisor:
     def _read_output(self, name: str) -> bool:
         child = self._children[name]
         shared = self._shared[name]
-        before = shared.board.read()[0]
+        before = shared.board.number
         try:
             data = os.read(child.output_fd, OUTPUT_MAX)
         except BlockingIOError:
@@ -162,7 +170,7 @@ class Supervisor:
         if not data:
             self._unwatch(child.output_fd)
             return False
-        for number, line in child.capture.feed(data, before, shared.board.read()[0]):
+        for number, line in child.capture.feed(data, before, shared.board.number):
             held = self._state.slots[name].batch
             job = held.claims.get(number) if held else None
             if job is not None:
@@ -290,18 +298,26 @@ class Supervisor:
             self._selector.unregister(fd)
 
     def _glance(self, name: str, *, memory: bool) -> Glance:
-        number, started_ns, progressed_ns, progress = self._shared[name].board.read()
+        shown = self._shared[name].board.read()
         child = self._children.get(name)
         if child is not None and self._method == "forkserver":
             processes.note_usage(child)
         resident = processes.resident_bytes(child.pid) if memory and child else 0
-        return Glance(number, started_ns / 1e9, progressed_ns / 1e9, progress, resident)
+        return Glance(
+            number=shown.number,
+            started_s=shown.started_ns / 1e9,
+            cpu_s=shown.cpu_ns / 1e9,
+            progress_s=shown.progressed_ns / 1e9,
+            progress=shown.progress,
+            memory_bytes=resident,
+        )
 
     def _known(self) -> set[int]:
-        known = {child.pid for child in self._children.values()} | self._inherited
-        if self._database is not None:
-            known.add(self._database.pid)
-        return known
+        return {child.pid for child in self._children.values()} | self._spared()
+
+    def _spared(self) -> set[int]:
+        """Children that are not ours to end."""
+        return self._inherited | ({self._database.pid} if self._database else set())
 
     # -- the embedded database
 
@@ -318,7 +334,8 @@ class Supervisor:
     def _restart_database(self) -> fleet.Event:
         assert self._database is not None
         try:
-            self._database.restart()
+            if not self._database.restart():
+                return fleet.SpawnFailed(POSTGRES, "the old one is still ending", random.random())
         except EmbeddedError as error:
             return fleet.SpawnFailed(POSTGRES, str(error), random.random())
         self._watch_database()

@@ -21,7 +21,6 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -39,7 +38,7 @@ from runtime.edges.postgres import PostgresStore
 from runtime.edges.processes import Ends
 from runtime.edges.store import Store
 from runtime.errors import Cancel, PayloadInvalid, SchemaOutdated, Snooze, StoreUnavailable, TimedOut
-from runtime.model.exits import EXIT_FAILED
+from runtime.model.exits import EXIT_FAILED, Certificate, Verdict
 from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Holder, Progress, Settlement, State, Want
 from runtime.model.messages import Limits, Ready, Stop, ToWorker, Unready, Wake
 from runtime.model.units import clip
@@ -108,7 +107,7 @@ def main(ends: Ends, spec: Spec) -> int:
         store,
         Holder(spec.node, spec.number, os.getpid()),
     )
-    runner = _Runner(handlers, limits, outside.board, output, ends.stacks.fd)
+    runner = _Runner(spec.number, handlers, limits, outside.board, output, ends.stacks.fd)
     pipe.send_and_wait(Ready(kinds=limits, broken=broken))
     return _loop(spec, outside, runner)
 
@@ -184,8 +183,15 @@ class _Runner:
     """Runs one job after the other in the main thread."""
 
     def __init__(
-        self, handlers: Registry, limits: dict[str, Limits], board: Board, output: _Output, stacks_fd: int
+        self,
+        worker: int,
+        handlers: Registry,
+        limits: dict[str, Limits],
+        board: Board,
+        output: _Output,
+        stacks_fd: int,
     ) -> None:
+        self._worker = worker
         self.kinds = handlers.kinds
         self._handlers = handlers
         self._limits = limits
@@ -194,23 +200,22 @@ class _Runner:
         self._stacks_fd = stacks_fd
         self._log = structlog.get_logger()
         self._number = 0  # of the claim whose handler may be interrupted now
-        self._title = ""
+        self._cpu_ns = 0  # of this process when the job began
         self._tidiness = _Tidiness(self._on_soft_signal)
         signal.signal(signals.SOFT, self._on_soft_signal)
 
     def run(self, claim: Claim, number: int) -> rules.Ran:
         """Run one claim from its first to its last line, with its outcome in the journal."""
-        if claim.kind != self._title:
-            self._title = claim.kind
-            setproctitle(f"tenure: worker {claim.kind} {claim.lease.id}")
-        began_s = clock.now_s()
-        self._board.begin(number, int(began_s * 1e9))
+        setproctitle(f"tenure: worker {self._worker} {claim.kind} {claim.lease.id}")
+        began_ns = clock.now_ns()
+        self._cpu_ns = time.process_time_ns()
+        self._board.begin(number, began_ns, self._cpu_ns)
         settlement = self._attempt(claim, number)
         self._output.end(number)
         safe = self._board.note(settlement)
         self._tidiness.restore()
         self._board.end()
-        return rules.Ran(settlement, clock.now_s() - began_s, safe)
+        return rules.Ran(settlement, (clock.now_ns() - began_ns) / 1e9, safe)
 
     def _attempt(self, claim: Claim, number: int) -> Settlement:
         """What becomes of the job: the only place where what a handler raises is caught, and made text."""
@@ -266,6 +271,7 @@ class _Runner:
     def _failed(
         self, claim: Claim, error: Failure, *, ending: Ending | None = None, final: bool = False
     ) -> Settlement:
+        certificate = self._certify_timeout() if ending is Ending.TIMED_OUT else None
         settlement = budgets.failed(
             claim.lease,
             claim.failures,
@@ -273,6 +279,7 @@ class _Runner:
             random.random(),
             error=error,
             ending=ending,
+            certificate=certificate,
             final=final,
         )
         log.event(
@@ -286,10 +293,21 @@ class _Runner:
             state=str(settlement.state),
             retry_in_s=round(settlement.delay_s, 3),
         )
-        if ending is Ending.TIMED_OUT:
-            os.ftruncate(self._stacks_fd, 0)
-            os.lseek(self._stacks_fd, 0, os.SEEK_SET)
         return settlement
+
+    def _certify_timeout(self) -> Certificate:
+        """The certificate of a handler that heeded the soft signal: where it was is known from the stacks."""
+        stacks = processes.read_stacks(self._stacks_fd)
+        processes.clear_stacks(self._stacks_fd)
+        return Certificate(
+            verdict=Verdict.TIMEOUT,
+            signal=None,
+            exit_code=None,
+            cpu_seconds=(time.process_time_ns() - self._cpu_ns) / 1e9,
+            peak_memory_bytes=processes.peak_memory_bytes(),
+            last_progress=self._board.read().progress,
+            stack=stacks,
+        )
 
     def _note_progress(self, progress: Progress) -> None:
         self._board.show(progress, clock.now_ns())
@@ -364,7 +382,7 @@ class _Tidiness:
 
     def __init__(self, soft: Callable[[int, FrameType | None], None]) -> None:
         self._soft = soft
-        self._directory = Path.cwd()
+        self._directory = os.getcwd()
         self._umask = os.umask(0o077)
         os.umask(self._umask)
         self._children = processes.children()
@@ -373,7 +391,7 @@ class _Tidiness:
         """Put directory, umask and signal handlers back, and end the processes that the job left behind."""
         os.umask(self._umask)
         try:
-            moved = Path.cwd() != self._directory
+            moved = os.getcwd() != self._directory
         except OSError:
             moved = True
         if moved:

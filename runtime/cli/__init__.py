@@ -17,9 +17,9 @@ from typing import Annotated, TextIO
 
 import typer
 
-from runtime.cli import jobs, service, state
+from runtime.cli import jobs, output, service, state
 from runtime.errors import ConfigError, DefinitionError, Error, PayloadInvalid, UnknownKind
-from runtime.model.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from runtime.model.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 WRONG_USE = (ConfigError, DefinitionError, PayloadInvalid, UnknownKind)
 
@@ -42,20 +42,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    words = [*argv] or ["--help"]  # is used up
     try:
-        with typer.main.get_command(_app()).make_context("tenure", argv or ["--help"]) as context:
-            status: int | None = context.command.invoke(context)
-        return status or EXIT_OK
+        with typer.main.get_command(_app()).make_context("tenure", words) as context:
+            status: int = context.command.invoke(context)
     except typer.Exit as exit:  # of --help
         return exit.exit_code if argv else EXIT_USAGE
     except typer.TyperException as error:
-        return _complain(error.format_message(), error.exit_code)
+        return _refused(error.format_message(), error.exit_code)
     except WRONG_USE as error:
-        return _complain(str(error), EXIT_USAGE)
+        return _refused(str(error), EXIT_USAGE)
     except Error as error:
-        return _complain(str(error), EXIT_FAILED)
+        return _refused(str(error), EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    return status
 
 
 def _app() -> typer.Typer:
@@ -95,9 +96,8 @@ def _global_options(
     """Read by the commands, which take the same option; see `settings.ConfigPath`."""
 
 
-def _complain(text: str, status: int) -> int:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    print("tenure:", "; ".join(lines), file=sys.stderr)  # noqa: T201 - what a command line does
+def _refused(text: str, status: int) -> int:
+    output.complain(text)
     return status
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runtime.config import Config
     from runtime.registry import Registry
 
-LISTED = ("id", "kind", "queue", "state", "priority", "attempt", "due", "created", "finished")
+LISTED = ("id", "kind", "queue", "state", "attempt", "due", "finished")
 
 
 def push(
@@ -38,9 +38,7 @@ def push(
         typer.Option(metavar="N", min=0, max=PRIORITIES - 1, help="0 is the most urgent, 9 the least."),
     ] = None,
     queue: Annotated[str | None, typer.Option(metavar="QUEUE", help="Else as the kind says.")] = None,
-    id: Annotated[
-        str | None, typer.Option(metavar="UUID", help="Pushing an id again adds nothing.")
-    ] = None,
+    id: Annotated[str | None, typer.Option(metavar="UUID", help="Pushing an id again adds nothing.")] = None,
     json: Json = False,
     config: ConfigPath = None,
 ) -> int:
@@ -61,10 +59,10 @@ def push(
             unique=unique,
             id=id,
         )
+        with opened(found) as store:
+            [pushed] = store.push([job])
     except ValueError as problem:
         raise WrongUse(str(problem)) from problem
-    with opened(found) as store:
-        [pushed] = store.push([job])
     if json:
         output.as_json(pushed)
     else:
@@ -129,7 +127,8 @@ def cancel(id: JobId, json: Json = False, config: ConfigPath = None) -> int:
     elif state is not None:
         output.line(state)
     if state is None:
-        return _no(text)
+        output.complain(text)
+        return EXIT_FAILED
     return EXIT_OK
 
 
@@ -145,7 +144,10 @@ def retry(id: JobId, json: Json = False, config: ConfigPath = None) -> int:
         output.as_json({"id": id, "state": State.QUEUED if queued else None})
     elif queued:
         output.line(State.QUEUED)
-    return EXIT_OK if queued else _no(text)
+    if not queued:
+        output.complain(text)
+        return EXIT_FAILED
+    return EXIT_OK
 
 
 def _handlers(config: Config, wanted: str) -> Registry:
@@ -164,7 +166,7 @@ def _handlers(config: Config, wanted: str) -> Registry:
     if wanted not in registry.kinds and broken:
         raise WrongUse("; ".join([str(UnknownKind(wanted, registry.kinds)), *lacking]))
     for text in lacking:
-        _warn(text)
+        output.complain(text)
     return registry
 
 
@@ -198,12 +200,3 @@ def _not_so(job: JobView | None, id: str, wanted: str) -> str:
     if job.state == wanted:
         return f"job {id} is {job.state}, but another live job has its unique key {job.unique!r}"
     return f"job {id} is {job.state}, not {wanted}"
-
-
-def _no(text: str) -> int:
-    _warn(text)
-    return EXIT_FAILED
-
-
-def _warn(text: str) -> None:
-    print("tenure:", output.safe(text), file=sys.stderr)  # noqa: T201 - what a command line does

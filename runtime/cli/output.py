@@ -1,4 +1,4 @@
-"""How results are printed: JSON for programs, tables for people, tab-separated lines for pipes.
+"""How things are printed: JSON for programs, tables for people, tab-separated lines for pipes, and complaints.
 
 What comes from jobs is printed without its control characters: an error text must not drive the terminal.
 """
@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+WIDEST = 2000  # columns of a table on a terminal
 STYLES = {  # on a terminal, of words that say how something is
     "queued": "cyan",
     "running": "yellow",
@@ -28,6 +29,12 @@ STYLES = {  # on a terminal, of words that say how something is
 def as_json(value: object) -> None:
     """One JSON value on one line."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def complain(text: str) -> None:
+    """One line on standard error, whatever the text."""
+    parts = [part.strip() for part in text.splitlines() if part.strip()]
+    sys.stderr.write(safe("tenure: " + "; ".join(parts)) + "\n")
 
 
 def line(text: str = "", style: str = "") -> None:
@@ -54,17 +61,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) 
     if not cells:
         line(empty, "dim")
         return
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        drawn.add_column(column, no_wrap=column in ("id", "job"), overflow="fold")
+        drawn.add_column(column, no_wrap=True)
     for row in cells:
         drawn.add_row(*(Text(text, STYLES.get(text, "")) for text in row))
-    Console().print(drawn)
+    console = Console()
+    # A row that is too long runs over the terminal's edge whole: an id cut short is of no use.
+    console.width = max(
+        console.width, console.measure(drawn, options=console.options.update(width=WIDEST)).maximum
+    )
+    console.print(drawn, crop=False)
 
 
 def cell(value: object) -> str:

@@ -87,7 +87,7 @@ def cause(certificate: Certificate) -> str:
 
 
 def progress_text(progress: Progress) -> str:
-    """ "40 of 100 (40%), decoding"; without a total "40"."""
+    """Such as "40 of 100 (40%), decoding", or without a total "40"."""
     text = f"{progress.done:g}"
     if progress.total is not None:
         text += f" of {progress.total:g}"
@@ -122,10 +122,10 @@ def _headline(attempt: Attempt) -> str:
 
 def _certificate(certificate: Certificate) -> Iterator[tuple[str, str]]:
     yield "cause", cause(certificate)
+    peak_mib = certificate.peak_memory_bytes / MIB
     yield (
         "used",
-        f"{format_duration(certificate.cpu_seconds)} of CPU, "
-        f"{certificate.peak_memory_bytes / MIB:.0f} MiB of memory at its peak",
+        f"{format_duration(certificate.cpu_seconds)} of CPU, {peak_mib:.0f} MiB of memory at its peak",
     )
     if certificate.last_progress is not None:
         yield "progress", progress_text(msgspec.convert(certificate.last_progress, Progress))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,8 +22,9 @@ PROGRESS_AT = 1024  # offset in the page
 PROGRESS_MAX = 1024  # bytes
 NOTE_MAX = 200  # characters
 
-# Words of 8 bytes. The first five belong to the worker, the last two to the supervisor.
-_NUMBER, _STARTED, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _TIMEOUT, _CANCEL = range(8)
+# Words of 8 bytes. The last two belong to the supervisor, the others to the worker.
+_NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _TIMEOUT, _CANCEL = range(9)
+_WORDS = 9
 
 _encode_settlement = msgspec.msgpack.Encoder().encode
 _decode_settlement = msgspec.msgpack.Decoder(Settlement).decode
@@ -38,6 +40,16 @@ def create_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
+class Shown(NamedTuple):
+    """What a board says. Times are nanoseconds of the machine's monotonic clock."""
+
+    number: int  # of the claim that is being run; 0: none
+    started_ns: int
+    cpu_ns: int  # CPU time that the process had used when it began
+    progressed_ns: int  # when it last reported progress; 0: not yet
+    progress: Progress | None
+
+
 class Board:
     """The board behind a descriptor. It is made once a slot, and handed from one worker to the next."""
 
@@ -47,14 +59,15 @@ class Board:
             os.ftruncate(fd, PAGE + JOURNAL_BYTES)
         self._map = mmap.mmap(fd, PAGE + JOURNAL_BYTES)
         self._bytes = memoryview(self._map)
-        self._words = self._bytes[: 8 * 8].cast("Q")
+        self._words = self._bytes[: 8 * _WORDS].cast("Q")
 
     # -- the worker's side
 
-    def begin(self, number: int, now_ns: int) -> None:
-        """Claim `number` begins. The number comes last: who sees it sees the rest."""
+    def begin(self, number: int, now_ns: int, cpu_ns: int) -> None:
+        """Claim `number` begins, after `cpu_ns` of CPU time. The number comes last: who sees it sees the rest."""
         words = self._words
         words[_STARTED] = now_ns
+        words[_CPU] = cpu_ns
         words[_PROGRESSED] = 0
         words[_LENGTH] = 0
         words[_NUMBER] = number
@@ -97,15 +110,20 @@ class Board:
 
     # -- the supervisor's side
 
-    def read(self) -> tuple[int, int, int, Progress | None]:
-        """Number, start and last progress (monotonic ns), and that progress."""
+    @property
+    def number(self) -> int:
+        """Of the claim that is being run; 0: none."""
+        return self._words[_NUMBER]
+
+    def read(self) -> Shown:
+        """All that the board says, of one moment."""
         words = self._words
         for _ in range(100):
-            number, started_ns, progressed_ns = words[_NUMBER], words[_STARTED], words[_PROGRESSED]
-            progress = self._read_progress()
+            number = words[_NUMBER]
+            shown = Shown(number, words[_STARTED], words[_CPU], words[_PROGRESSED], self._read_progress())
             if words[_NUMBER] == number:
-                return number, started_ns, progressed_ns, progress
-        return words[_NUMBER], words[_STARTED], 0, None
+                return shown
+        return Shown(words[_NUMBER], words[_STARTED], words[_CPU], 0, None)
 
     def _read_progress(self) -> Progress | None:
         for _ in range(100):
@@ -143,7 +161,7 @@ class Board:
 
     def wipe(self) -> None:
         """Ready for the next worker of the slot."""
-        for word in range(8):
+        for word in range(_WORDS):
             self._words[word] = 0
 
     def close(self) -> None:

@@ -167,8 +167,6 @@ class Embedded:
         ending; call this again soon.
         """
         assert self._share is not None, "it is closed"
-        if self._child is not None:
-            self._child.poll()  # takes its exit status, unless the caller did
         with _explained(self.data_dir):
             change = self._try_lock(CHANGE_LOCK)
             if change is None:
@@ -223,9 +221,12 @@ class Embedded:
         raise EmbeddedError(f"PostgreSQL was not ready within {START_WITHIN_S:g} s\n{self._log_tail()}")
 
     def _replace(self) -> bool:
+        ending = self._child is not None and self._child.poll() is None
         free = self._try_lock(SERVER_LOCK)
         if free is not None:
             with _closing(free):
+                if ending:  # it gave its files back, and has no exit status yet
+                    return False
                 self._start(free)
             return True
         found = self._living()
@@ -247,7 +248,7 @@ class Embedded:
         try:
             if _flock(share):
                 self._stop(within_s)
-            elif self._child is not None:
+            elif self._child is not None and self._child.poll() is None:
                 self._child.returncode = 0  # it outlives this object on purpose: nothing to warn of
         finally:
             self._child = self._server = None
@@ -419,6 +420,12 @@ def running_url(data_dir: Path) -> str | None:
         if found is not None and found.socket is not None and found.listens():
             return _url(found.socket)
     return None
+
+
+def living_pid(data_dir: Path) -> int:
+    """The postmaster that `data_dir` names, whoever started it; 0: none."""
+    found = _read_pid_file(_home(data_dir.resolve()) / CLUSTER)
+    return found.pid if found is not None else 0
 
 
 def _home(data_dir: Path) -> Path:

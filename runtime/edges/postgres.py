@@ -70,7 +70,8 @@ class PostgresStore:
     Args:
         url: of the database, or a libpq connection string.
         clock: the moment that stands in place of the database's `now()`; for tests.
-        prepare: False behind a transaction pooler: nothing is prepared or kept in the session.
+        prepare: False behind a transaction pooler: nothing is prepared or kept in the session, which
+            makes a claim a little slower.
         application_name: what `pg_stat_activity` shows.
         connect_timeout_s: seconds to wait for a connection.
     """
@@ -160,7 +161,9 @@ class PostgresStore:
             conn = psycopg.connect(**{**own, **given}, autocommit=True, prepare_threshold=None)
             self._conn = conn
             conn.add_notify_handler(lambda notify: self._heard(notify.payload))
-            conn.execute(statements.SESSION if self._prepare else statements.SESSION_POOLED)
+            conn.execute(statements.SESSION)
+            if self._prepare:
+                conn.execute(statements.PLANNER, {"local": False})
             if self._listening:
                 conn.execute(statements.LISTEN)
         return self._conn
@@ -369,21 +372,20 @@ class PostgresStore:
     def _exchange(
         self, conn: psycopg.Connection[Any], told: Sequence[Settlement], want: Want | None
     ) -> tuple[set[Lease], list[Claim]]:
-        """Settle and claim. A pipeline between two syncs is one transaction and one round trip."""
+        """Settle and claim. Without a rewind it is one round trip, and a pipeline is one transaction by itself."""
         if want is None:
             return self._held(self._settle(conn, told)), []
-        if want.rewind or not self._lanes:
-            with self._whole(conn, several=bool(told)):
-                held = self._held(self._settle(conn, told)) if told else set()
+        rewind = want.rewind or not self._lanes
+        with conn.pipeline(), self._whole(conn, several=rewind or not self._prepare):
+            if not self._prepare:
+                self._cursor(conn, statements.PLANNER, {"local": True})
+            settled = self._settle(conn, told) if told else None
+            if rewind:
                 self._rewind(conn)
-                return held, self._claim(conn, want)
-        if not told:
-            return set(), self._claim(conn, want)
-        with conn.pipeline():
-            settled = self._settle(conn, told)
             walk = self._lanes.walk(want.queues)
-            picked = self._pick(conn, want, walk)
-        return self._held(settled), self._taken(picked, walk)
+            picked = self._pick(conn, want, walk) if walk else None
+        held = set() if settled is None else self._held(settled)
+        return held, [] if picked is None else self._taken(picked, walk)
 
     def _exchange_singly(
         self, conn: psycopg.Connection[Any], told: Sequence[Settlement], want: Want | None
@@ -434,10 +436,6 @@ class PostgresStore:
         ).fetchall()
         self._lanes_after = found[-1][:2] if len(found) == LANES_LIMIT else (-1, "")
         self._lanes.rewind((priority, queue) for priority, queue, is_due in found if is_due)
-
-    def _claim(self, conn: psycopg.Connection[Any], want: Want) -> list[Claim]:
-        walk = self._lanes.walk(want.queues)
-        return self._taken(self._pick(conn, want, walk), walk) if walk else []
 
     def _pick(
         self, conn: psycopg.Connection[Any], want: Want, walk: Sequence[tuple[Lane, Position | None]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import secrets
 import signal
 import sys
@@ -34,6 +35,7 @@ from runtime.model.exits import EXIT_ORPHANED, STACK_TEXT, Exit
 Method = Literal["fork", "spawn", "forkserver"]
 
 _LINUX = sys.platform == "linux"
+_OUR_FRAME = " in _attempt"  # what calls a handler, as faulthandler writes it
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -85,17 +87,33 @@ class Shared:
         self.clear_stacks()
 
     def clear_stacks(self) -> None:
-        os.ftruncate(self.stacks_fd, 0)
-        os.lseek(self.stacks_fd, 0, os.SEEK_SET)
+        clear_stacks(self.stacks_fd)
 
     def stacks(self) -> str | None:
-        """The Python stacks that the child wrote last, the head of them when they are long."""
-        text = os.pread(self.stacks_fd, STACK_TEXT, 0).decode("utf-8", "replace").replace("\x00", "")
-        return text or None
+        return read_stacks(self.stacks_fd)
 
     def close(self) -> None:
         self.board.close()
         os.close(self.stacks_fd)
+
+
+def clear_stacks(fd: int) -> None:
+    os.ftruncate(fd, 0)
+    os.lseek(fd, 0, os.SEEK_SET)
+
+
+def read_stacks(fd: int) -> str | None:
+    """The Python stacks that a worker wrote last, without the frames below the handler's; None: none."""
+    text = os.pread(fd, STACK_TEXT, 0).decode("utf-8", "replace").replace("\x00", "")
+    kept: list[str] = []
+    ours = False
+    for line in text.splitlines():
+        if not line.startswith("  File "):
+            ours = False
+        ours = ours or line.endswith(_OUR_FRAME)
+        if not ours:
+            kept.append(line)
+    return "\n".join(kept).strip() or None
 
 
 @dataclass
@@ -117,7 +135,23 @@ class Child:
         os.close(self.output_fd)
         if _LINUX:
             os.close(self.sentinel)
-        self.process.close()
+        self.process._popen.close()  # noqa: SLF001 - `close` asks for an exit status, which we have taken
+
+
+class Lifeline:
+    """A pipe on which nothing is ever said: the watching side reads its end when the holding side has died."""
+
+    def __init__(self) -> None:
+        self.fd, self._held_fd = os.pipe2(os.O_CLOEXEC)
+
+    def hold(self) -> None:
+        os.close(self.fd)
+
+    def watch(self) -> None:
+        os.close(self._held_fd)
+
+    def close(self) -> None:
+        os.close(self._held_fd)
 
 
 def adopt_orphans() -> None:
@@ -256,6 +290,11 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def peak_memory_bytes() -> int:
+    """The largest resident set that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if _LINUX else 1)
+
+
 def note_usage(child: Child) -> None:
     """Remember CPU time and peak memory while the process lives: no wait will tell, in a fork server's child."""
     try:
@@ -291,6 +330,8 @@ def end_strangers(known: Iterable[int], *, alive_too: bool) -> None:
             if alive_too:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 living |= os.waitpid(pid, os.WNOHANG)[0] == 0
         if not strangers or not alive_too:

@@ -11,23 +11,21 @@ from __future__ import annotations
 
 SESSION = """
 -- Set up a connection of our own.
--- Holds: times come back in UTC. Whatever the statistics say, the planner is left one way: through the lane
---   index in its order, and from a list of ids to their rows. What is prepared keeps that plan.
--- Needs: a session that is ours alone, so not behind a transaction pooler.
-select
-    set_config('timezone', 'UTC', false),
-    set_config('jit', 'off', false),
-    set_config('enable_seqscan', 'off', false),
-    set_config('enable_bitmapscan', 'off', false),
-    set_config('enable_sort', 'off', false),
-    set_config('enable_hashjoin', 'off', false),
-    set_config('enable_mergejoin', 'off', false),
-    set_config('plan_cache_mode', 'force_generic_plan', false)
+-- Holds: times come back in UTC. A transaction pooler tracks this setting, too.
+select set_config('timezone', 'UTC', false)
 """
 
-SESSION_POOLED = """
--- Set up a connection that goes through a transaction pooler, which tracks the time zone and nothing else.
-select set_config('timezone', 'UTC', false)
+PLANNER = """
+-- Leave the planner one way, whatever the statistics say: through the lane index in its order, and from a
+--   list of ids to their rows. For the session, or for the transaction when it is not ours alone.
+select
+    set_config('jit', 'off', %(local)s::bool),
+    set_config('enable_seqscan', 'off', %(local)s::bool),
+    set_config('enable_bitmapscan', 'off', %(local)s::bool),
+    set_config('enable_sort', 'off', %(local)s::bool),
+    set_config('enable_hashjoin', 'off', %(local)s::bool),
+    set_config('enable_mergejoin', 'off', %(local)s::bool),
+    set_config('plan_cache_mode', 'force_generic_plan', %(local)s::bool)
 """
 
 LISTEN = """
@@ -183,9 +181,9 @@ with told as (
         j.id, j.epoch, t.delay_s,
         case when t.state = 'queued' and j.cancel then 'cancelled' else t.state end as state,
         case when t.state in ('done', 'cancelled') then t.result::jsonb end as result,
-        j.failures + (t.budget = 'failures')::int as failures,
-        j.crashes + (t.budget = 'crashes')::int as crashes,
-        j.interruptions + (t.budget = 'interruptions')::int as interruptions,
+        j.failures + (t.budget is not distinct from 'failures')::int as failures,
+        j.crashes + (t.budget is not distinct from 'crashes')::int as crashes,
+        j.interruptions + (t.budget is not distinct from 'interruptions')::int as interruptions,
         case when t.state = 'done' then j.history else tenure.remember(j.history, jsonb_build_object(
             'attempt', j.attempt, 'epoch', j.epoch, 'node', j.node, 'worker', j.worker, 'pid', j.pid,
             'started', j.started, 'ended', coalesce(%(now)s::timestamptz, now()), 'ending', t.ending,

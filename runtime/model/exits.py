@@ -44,6 +44,14 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
         return f"signal {self.signal}" if self.signal is not None else f"exit code {self.code}"
 
 
+class Progress(msgspec.Struct, frozen=True):
+    """How far an attempt has come, in whatever unit the handler counts."""
+
+    done: float | int
+    total: float | int | None = None
+    note: str | None = None
+
+
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     """What is on record of an attempt whose process was killed or died under it."""
 
@@ -52,6 +60,6 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None
     cpu_seconds: float
     peak_memory_bytes: int
-    last_progress: dict[str, float | int | str | None] | None = None  # as in `jobs.Progress`
+    last_progress: Progress | None = None
     output_tail: str = ""
     stack: str | None = None

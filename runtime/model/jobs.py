@@ -12,6 +12,7 @@ from datetime import datetime
 import msgspec
 
 from runtime.model.exits import Certificate
+from runtime.model.exits import Progress as Progress  # a job has it, a certificate shows it
 
 KIND_BYTES = 64
 QUEUE_BYTES = 48  # a notification's text is a queue's name
@@ -105,14 +106,6 @@ class Failure(msgspec.Struct, frozen=True):
     class_: str = msgspec.field(name="class")
     message: str = ""
     traceback: str = ""
-
-
-class Progress(msgspec.Struct, frozen=True):
-    """How far an attempt has come, in whatever unit the handler counts."""
-
-    done: float | int
-    total: float | int | None = None
-    note: str | None = None
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):

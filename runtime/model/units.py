@@ -33,7 +33,9 @@ def parse_duration(text: str) -> float:
     """
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f'{text!r} is no duration; write a number and a unit, such as "90s", "5m" or "1h30m"')
+        raise ValueError(
+            f'{text!r} is no duration; write a number and a unit, such as "90s", "5m" or "1h30m"'
+        )
     return math.fsum(float(number) * _DURATION_UNITS[unit] for number, unit in parts)
 
 

@@ -29,6 +29,7 @@ class Glance:
     progress_s: float = 0.0  # when it last reported progress; 0: not yet
     progress: Progress | None = None
     memory_bytes: int = 0  # resident now; 0 when not asked for
+    cpu_s: float = 0.0  # CPU time of the process when the job began
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +149,13 @@ def settle_dead(
     if intent is not None:
         aimed = intent.number in (0, remains.glance.number)
         cause = intent.verdict if aimed else Verdict.ENVIRONMENT
-    progress = remains.glance.progress
     certificate = Certificate(
         verdict=cause,
         signal=exit.signal,
         exit_code=exit.code,
-        cpu_seconds=exit.cpu_seconds,
+        cpu_seconds=max(round(exit.cpu_seconds - remains.glance.cpu_s, 6), 0.0),
         peak_memory_bytes=exit.peak_memory_bytes,
-        last_progress=(
-            {"done": progress.done, "total": progress.total, "note": progress.note} if progress else None
-        ),
+        last_progress=remains.glance.progress,
         output_tail=remains.output_tail,
         stack=remains.stack,
     )

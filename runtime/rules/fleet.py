@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from runtime.model.exits import EXIT_OK, Exit
@@ -256,6 +257,7 @@ def initial(settings: Settings) -> State:
     return State(settings, slots, {role_of(name): Health() for name in names})
 
 
+@cache
 def role_of(name: str) -> str:
     """`worker` of `worker 3`."""
     return name.partition(" ")[0]

@@ -173,6 +173,7 @@ def _watch_starts(state: State, now_s: float, out: list[Effect]) -> None:
                 out.append(
                     Log("error", "child.not_ready", {"child": slot.name, "after_s": now_s - slot.since_s})
                 )
+                slot.intent = Intent(Verdict.ENVIRONMENT, 0, now_s)  # it may yet begin a job before it dies
                 kill(slot, out)
         elif slot.phase == "up" and slot.since_s >= state.health[role_of(slot.name)].not_before_s:
             role = role_of(slot.name)

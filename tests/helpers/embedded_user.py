@@ -52,6 +52,18 @@ def user(data_dir: Path, bin_dir: Path | None = None, uid: int = 0, *, fork: boo
             process.kill()
 
 
+def forked(embedded: Embedded) -> int:
+    closed, done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        for descriptor in [*embedded.descriptors(), sys.stdout.fileno()]:
+            os.close(descriptor)
+        os.write(done, b"!")
+        signal.pause()
+    os.read(closed, 1)
+    return child
+
+
 def main(data_dir: str, bin_dir: str, uid: str, fork: str) -> None:
     if int(uid):  # after the imports: that account may be unable to reach Python
         os.setgroups([])
@@ -59,12 +71,7 @@ def main(data_dir: str, bin_dir: str, uid: str, fork: str) -> None:
         os.setuid(int(uid))
     embedded = Embedded(Path(data_dir), bin_dir=Path(bin_dir) if bin_dir else None)
     url = embedded.open()
-    child = os.fork() if fork else -1
-    if child == 0:
-        for descriptor in embedded.descriptors():
-            os.close(descriptor)
-        os.close(1)
-        signal.pause()
+    child = forked(embedded) if fork else -1
     facts = {"url": url, "pid": embedded.pid, "started_here": embedded.started_here, "child": child}
     print(json.dumps(facts), flush=True)
     sys.stdin.read()

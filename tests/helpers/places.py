@@ -31,14 +31,18 @@ def processes_on(directory: Path) -> dict[int, str]:
     }
 
 
-def clear(directory: Path) -> None:
-    """End what runs on a directory, and remove it."""
+def end_processes_on(directory: Path) -> None:
     for pid, command in processes_on(directory).items():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGQUIT if "postgres" in command else signal.SIGKILL)
             os.kill(pid, signal.SIGCONT)
     wait_for(lambda: processes_on(directory), lambda found: not found)
-    shutil.rmtree(directory, ignore_errors=True)
+
+
+def clear(directory: Path) -> None:
+    """End what runs on a directory, and remove it."""
+    end_processes_on(directory)
+    shutil.rmtree(directory)
 
 
 @contextmanager

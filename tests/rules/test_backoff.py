@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.model.messages import Limits
@@ -38,6 +38,7 @@ def test_the_delay_of_a_failure(failures: int, of: Limits, chance: float, delay_
     assert retry_delay_s(failures, of, chance) == delay_s
 
 
+@settings(deadline=None)
 @given(
     first=st.floats(0.0, 1e6),
     factor=st.floats(1.0, 1e3),

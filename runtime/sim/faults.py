@@ -1,0 +1,179 @@
+"""What goes wrong, and when: drawn once for a run, some at a moment, some in ambush at a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from runtime.model.exits import Exit
+from runtime.rules.fleet import Garbled
+from runtime.sim.database import Database
+from runtime.sim.node import Node
+from runtime.sim.scheduler import Scheduler
+from runtime.sim.worker import Worker
+from runtime.sim.world import Process, World
+
+WORKER_STEPS = (
+    "set-up", "told", "sent", "token", "board", "clock", "handler", "journal", "cleared", "exchange", "replied",
+    "lost", "waited", "warned",
+)  # fmt: skip
+SCHEDULER_STEPS = ("statement", "replied", "sent", "notified", "lost")
+
+
+class Faults:
+    """The faults of one run."""
+
+    def __init__(self, world: World, nodes: Sequence[Node], database: Database, ids: Sequence[str]) -> None:
+        self.world = world
+        self.nodes = nodes
+        self.database = database
+        self.ids = ids
+
+    def draw(self, until_s: float) -> None:
+        """Decide what goes wrong before `until_s`, and that nothing does afterwards."""
+        chance = self.world.chance
+        deaths = [self.strike_worker, self.strike_worker, self.strike_supervisor, self.strike_scheduler]
+        ambushes = [self.lie_in_ambush] * 6
+        absences = [self.stop_node, self.stop_node, self.cut_off, self.cut_off, self.stop_scheduler, self.stop_worker]
+        orders = [self.stop_service, self.stop_service_at_once, self.reload, self.cancel, self.cancel]
+        accidents = [self.garble, self.break_starts]
+        kinds = chance.choice(
+            (
+                deaths + ambushes + absences + orders + accidents,
+                deaths + ambushes,
+                absences,
+                orders + deaths + ambushes,
+            )
+        )
+        for fault in chance.choices(kinds, k=chance.choice((0, 2, 4, 6, 9))):
+            self.world.at(until_s * chance.random(), self._strike, fault)
+        self.world.at(until_s, self.cease)
+
+    def _strike(self, fault: Callable[[], None]) -> None:
+        name = fault.__name__.replace("_", " ")
+        self.world.faults[name] += 1
+        self.world.say("fault", name)
+        fault()
+
+    def cease(self) -> None:
+        self.world.ambushes.clear()
+        self.database.calm = True
+        for node in self.nodes:
+            node.go_on()
+            node.supervisor.broken_starts = 0
+            for process in node.supervisor.processes():
+                process.go_on()
+
+    # -- whom it hits
+
+    def _node(self) -> Node:
+        return self.world.chance.choice(self.nodes)
+
+    def _worker(self) -> Worker | None:
+        workers = [worker for node in self.nodes for worker in node.supervisor.workers if worker.alive]
+        busy = [worker for worker in workers if worker.running]
+        if busy and self.world.chance.random() < 0.7:
+            return self.world.chance.choice(busy)
+        return self.world.chance.choice(workers) if workers else None
+
+    def _scheduler(self) -> Scheduler | None:
+        return self._node().supervisor.scheduler
+
+    # -- what it does
+
+    def strike_worker(self) -> None:
+        worker = self._worker()
+        if worker is not None:
+            worker.die(Exit(signal=9), "struck")
+
+    def strike_supervisor(self) -> None:
+        self._node().supervisor.die()
+
+    def strike_scheduler(self) -> None:
+        scheduler = self._scheduler()
+        if scheduler is not None:
+            scheduler.die(Exit(signal=9))
+
+    def stop_scheduler(self) -> None:
+        self._pause(self._scheduler())
+
+    def stop_worker(self) -> None:
+        self._pause(self._worker())
+
+    def _pause(self, process: Process | None) -> None:
+        if process is not None:
+            process.stop()
+            self.world.at(self.world.now_s + self._long_s(), process.go_on)
+
+    def stop_node(self) -> None:
+        node = self._node()
+        node.stop()
+        self.world.at(self.world.now_s + self._long_s(), node.go_on)
+
+    def _long_s(self) -> float:
+        return self.world.chance.choice((0.1, 1.0, 3.0, 5.0)) * self.world.chance.random()
+
+    def cut_off(self) -> None:
+        """The database is away for one node, or for all."""
+        nodes = self.nodes if self.world.chance.random() < 0.4 else [self._node()]
+        cut = self.database.go_away([node.supervisor.node for node in nodes], self._long_s())
+        for client in cut:
+            if isinstance(client, Scheduler):
+                client.lose_connection()
+
+    def stop_service(self) -> None:
+        self._node().ask("stop")
+
+    def stop_service_at_once(self) -> None:
+        node = self._node()
+        node.ask("stop")
+        again_s = self.world.chance.choice((0.1, 0.4, 2.0))
+        self.world.at(self.world.now_s + again_s, node.ask, "stop")
+
+    def reload(self) -> None:
+        self._node().ask("reload")
+
+    def cancel(self) -> None:
+        self.database.store.cancel(self.world.chance.choice(self.ids))
+
+    def garble(self) -> None:
+        node = self._node()
+        if node.supervisor.children:
+            name = self.world.chance.choice(sorted(node.supervisor.children))
+            node.supervisor.after(0.001, "garbled", self._send_garbage, node, name, node.supervisor.children[name])
+
+    def _send_garbage(self, node: Node, name: str, child: Process) -> None:
+        if node.supervisor.children.get(name) is child:
+            node.supervisor.feed(Garbled(name, "no message"))
+
+    def break_starts(self) -> None:
+        self._node().supervisor.broken_starts = self.world.chance.choice((1, 3, 6))
+
+    def lie_in_ambush(self) -> None:
+        """Hit the next process at one certain step, whoever it is."""
+        chance = self.world.chance
+        what = chance.choices(("worker", "scheduler", "stop worker", "stop node", "cut off", "drain"), (8, 2, 2, 3, 2, 2))[0]
+        steps = SCHEDULER_STEPS if what == "scheduler" else WORKER_STEPS
+        step = chance.choice(steps)
+        self.world.say("fault", f"waits at {step}", what)
+        self.world.ambushes[step] = lambda process: self._spring(what, process)
+
+    def _spring(self, what: str, process: Process) -> None:
+        self.world.faults[f"ambush: {what}"] += 1
+        self.world.say("fault", "springs", (what, process.name))
+        node = next(node for node in self.nodes if process in node.supervisor.processes())
+        match what:
+            case "stop worker":
+                self._pause(process)
+            case "stop node":
+                node.stop()
+                self.world.at(self.world.now_s + self._long_s(), node.go_on)
+            case "cut off":
+                self.database.go_away([node.supervisor.node], self._long_s())
+            case "drain":
+                node.ask("stop")
+            case _ if isinstance(process, Worker):
+                process.die(Exit(signal=9), "struck")
+            case _ if isinstance(process, Scheduler):
+                process.die(Exit(signal=9))
+            case _:
+                pass

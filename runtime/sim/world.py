@@ -1,0 +1,101 @@
+"""Virtual time and chance: the one heap of what will happen, and the processes that it happens to.
+
+A process does one thing at a time: each of its steps is an event that comes after a random while, so that
+everything else may come between any two steps. A step has a name, at which an ambush may wait for a process.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Step = Callable[..., None]
+
+
+class World:
+    """Time in seconds from 0, one source of chance, and what is yet to happen."""
+
+    def __init__(self, seed: int, *, traced: bool) -> None:
+        self.now_s = 0.0
+        self.chance = random.Random(seed)
+        self.events = 0
+        self.faults: Counter[str] = Counter()
+        self.trace: list[str] | None = [] if traced else None
+        self.ambushes: dict[str, Callable[[Process], None]] = {}  # faults that wait at a step, by its name
+        self._heap: list[tuple[float, int, Step, tuple[Any, ...]]] = []
+        self._pushed = 0
+        self._pids = 1000
+
+    def at(self, moment_s: float, step: Step, *args: object) -> None:
+        self._pushed += 1
+        heapq.heappush(self._heap, (moment_s, self._pushed, step, args))
+
+    def within(self, most_s: float, step: Step, *args: object) -> None:
+        """Do it at a random moment of the next `most_s` seconds."""
+        self.at(self.now_s + most_s * self.chance.random(), step, *args)
+
+    def run(self, until_s: float, is_over: Callable[[], bool]) -> bool:
+        """Let things happen until it is over, or until `until_s`; whether it is over."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            self.now_s, _, step, args = heapq.heappop(heap)
+            self.events += 1
+            step(*args)
+            if not self.events & 31 and is_over():
+                return True
+        return is_over()
+
+    def new_pid(self) -> int:
+        self._pids += 1
+        return self._pids
+
+    def say(self, who: str, what: str, about: object = "") -> None:
+        if self.trace is not None:
+            self.trace.append(f"{self.now_s:10.6f}  {who:<16} {what} {about}")
+
+
+@dataclass(eq=False)
+class Process:
+    """Something that can die, be stopped and be continued in the middle of what it does."""
+
+    world: World
+    name: str
+    alive: bool = True
+    stopped: bool = False
+    parked: list[tuple[str, Step, tuple[Any, ...]]] = field(default_factory=list)
+
+    def after(self, most_s: float, name: str, step: Step, *args: object) -> None:
+        """Take a step at a random moment of the next `most_s` seconds."""
+        world = self.world
+        world.at(world.now_s + most_s * world.chance.random(), self._take, name, step, args)
+
+    def _take(self, name: str, step: Step, args: tuple[Any, ...]) -> None:
+        if not self.alive:
+            return
+        if self.stopped:
+            self.parked.append((name, step, args))
+            return
+        if name in self.world.ambushes:
+            self.world.ambushes.pop(name)(self)
+            self._take(name, step, args)
+            return
+        step(*args)
+
+    def stop(self) -> None:
+        if self.alive and not self.stopped:
+            self.stopped = True
+            self.world.say(self.name, "stopped")
+
+    def go_on(self) -> None:
+        """Continue; what was due meanwhile comes at once, deaths first and the rest in its order."""
+        if self.alive and self.stopped:
+            self.stopped = False
+            self.world.say(self.name, "continued")
+            parked, self.parked = self.parked, []
+            late_s = self.world.now_s + 0.002 * self.world.chance.random()
+            for name, step, args in sorted(parked, key=lambda one: one[0] != "reaped"):
+                self.world.at(late_s, self._take, name, step, args)

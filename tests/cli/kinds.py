@@ -1,0 +1,21 @@
+"""Handlers that the tests of the command line push jobs of; nothing runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runtime import NO_RETRY, Context, Job, Retry, fixed, job
+
+
+@job("cli.scale", retry=Retry(2, fixed(1)), timeout=90, queue="images", priority=3)
+class Scale(Job):
+    path: str
+    width: int = 256
+    more: Any = None
+
+    def run(self, ctx: Context) -> None: ...
+
+
+@job("cli.plain", retry=NO_RETRY)
+class Plain(Job):
+    def run(self, ctx: Context) -> None: ...

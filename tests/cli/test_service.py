@@ -1,0 +1,233 @@
+"""The commands about the service, and the way in and out that all commands share."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.config import Config
+from runtime.edges.postgres import PostgresStore
+from runtime.model.jobs import NodeView
+from tests.cli.conftest import Tenure
+from tests.helpers import places
+
+PROGRAM = [sys.executable, "-m", "runtime"]
+URL_OF_NOTHING = "postgresql://tenure:s3cret@127.0.0.1:1/none"
+
+
+def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
+    return subprocess.run(
+        [*PROGRAM, *words],
+        cwd=cwd,
+        env=inherited | {"PYTHONPATH": str(places.ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Config, bool]]:
+    """What `tenure run` asked the service to do."""
+    from runtime.actors import service
+
+    asked: list[tuple[Config, bool]] = []
+
+    def serve(config: Config, *, until_idle: bool) -> int:
+        asked.append((config, until_idle))
+        return 1 if config.service.workers == 13 else 0
+
+    monkeypatch.setattr(service, "run", serve)
+    return asked
+
+
+def test_run_hands_its_settings_and_options_to_the_service(
+    bare: Tenure, served: list[tuple[Config, bool]]
+) -> None:
+    assert bare("run").status == 0
+    assert bare("run", "--workers", "3", "--until-idle").status == 0
+    assert [(config.service.workers, until_idle) for config, until_idle in served] == [(0, False), (3, True)]
+
+
+def test_run_ends_with_the_exit_status_of_the_service(
+    bare: Tenure, served: list[tuple[Config, bool]]
+) -> None:
+    assert bare("run", "--workers", "13").status == 1
+
+
+def test_a_wrong_configuration_is_exit_status_2_before_anything_starts(
+    bare: Tenure, served: list[tuple[Config, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_LEASE__DURATION", "1s")
+    for words in (["run"], ["status"], ["push", "cli.plain"], ["jobs"], ["migrate"]):
+        answer = bare(*words)
+        assert (answer.status, answer.out) == (2, "")
+        assert answer.err.startswith("tenure: lease.renew_every: ")
+        assert answer.err.count("\n") == 1
+    assert served == []
+
+
+@pytest.mark.parametrize(
+    "words", [["frob"], ["run", "--workers", "0"], ["run", "--nosuch"], ["status", "a", "b"]]
+)
+def test_wrong_use_is_one_line_and_exit_status_2(bare: Tenure, words: list[str]) -> None:
+    answer = bare(*words)
+    assert (answer.status, answer.out) == (2, "")
+    assert answer.err.startswith("tenure: ")
+    assert answer.err.count("\n") == 1
+
+
+def test_help_is_printed_when_asked_for_and_when_nothing_is(bare: Tenure) -> None:
+    asked, nothing = bare("--help"), bare()
+    assert (asked.status, nothing.status) == (0, 2)
+    assert asked.out == nothing.out
+    for command in "run push status jobs cancel retry dead nodes schedules migrate check".split():
+        assert f"\n  {command} " in asked.out
+
+
+def test_ctrl_c_is_exit_status_130(bare: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runtime.actors import service
+
+    def interrupted(config: Config, *, until_idle: bool) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service, "run", interrupted)
+    assert bare("run") == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        (URL_OF_NOTHING, 1),
+        ("postgresql://tenure:s3cret%zz@box/none", 2),
+        ("postgresql://tenure:s3@cret@box/none", 2),
+        ("host=box pasword=s3cret", 2),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_line_without_the_password(
+    bare: Tenure, monkeypatch: pytest.MonkeyPatch, url: str, status: int
+) -> None:
+    monkeypatch.setenv("TENURE_DATABASE_URL", url)
+    for words in (["status"], ["push", "cli.plain"], ["migrate"]):
+        answer = bare(*words)
+        assert (answer.status, answer.out) == (status, "")
+        assert answer.err.startswith("tenure: ")
+        assert answer.err.count("\n") == 1
+        assert "s3" not in answer.err
+        assert "cret" not in answer.err
+    answer = bare("check")
+    assert answer.status == 1
+    assert "no  database: " in answer.out
+    assert "cret" not in answer.out + answer.err
+
+
+def test_without_our_schema_commands_say_what_to_run_and_migrate_makes_it(
+    bare: Tenure, monkeypatch: pytest.MonkeyPatch, dsn: str
+) -> None:
+    monkeypatch.setenv("TENURE_DATABASE_URL", dsn)
+    for words in (["status"], ["push", "cli.plain"]):
+        answer = bare(*words)
+        assert (answer.status, answer.out) == (1, "")
+        assert "run `tenure migrate`" in answer.err
+    answer = bare("check")
+    assert answer.status == 1
+    assert "no  schema: " in answer.out
+    assert "`tenure migrate`" in answer.out
+
+    assert [bare("migrate").status for _ in range(2)] == [0, 0]
+    assert bare("check").status == 0
+    assert bare("push", "cli.plain").status == 0
+
+
+def test_check_names_every_module_and_the_terms_of_its_kinds(tenure: Tenure) -> None:
+    answer = tenure("check")
+    assert answer.status == 0
+    assert "ok  module tests.cli.kinds: " in answer.out
+    assert "cli.scale (timeout 1m30s, 2 retries, queue images)" in answer.out
+    assert "cli.plain (timeout 15m, 0 retries, queue default)" in answer.out
+
+    found = tenure("check", "--json").json
+    assert [(each["check"], each["ok"]) for each in found if not each["check"].startswith("module")] == [
+        ("configuration", True), ("database", True), ("schema", True), ("nodes", True),
+    ]  # fmt: skip
+
+
+def test_check_says_no_to_a_module_that_cannot_be_imported(
+    tenure: Tenure, monkeypatch: pytest.MonkeyPatch, apart: Path
+) -> None:
+    (apart / "cli_poison.py").write_text("raise RuntimeError('poison')\n")
+    monkeypatch.setenv("TENURE_SERVICE__HANDLERS", "tests.cli.kinds,cli_poison,cli_missing")
+    answer = tenure("check")
+    assert answer.status == 1
+    assert "ok  module tests.cli.kinds" in answer.out
+    assert "no  module cli_poison: " in answer.out
+    assert "RuntimeError: poison" in answer.out
+    assert "no  module cli_missing: " in answer.out
+
+
+def test_check_says_no_to_a_wrong_configuration(bare: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENURE_LEASE__DURATION", "1s")
+    answer = bare("check")
+    assert answer.status == 2
+    assert answer.out.startswith("no  configuration: lease.renew_every: ")
+
+
+def test_check_says_no_to_an_unhealthy_node(tenure: Tenure, store: PostgresStore) -> None:
+    view = NodeView(id="n1", host="box", pid=9, version="0.1.0", state="running")
+    store.report(view)
+    assert tenure("check").status == 0
+    store.report(NodeView(id="n2", host="box", pid=9, version="0.1.0", state="unhealthy"))
+    answer = tenure("check")
+    assert answer.status == 1
+    assert "ok  node n1: " in answer.out
+    assert "no  node n2: unhealthy" in answer.out
+
+
+def test_a_reader_that_goes_away_is_met_with_silence(schema_dsn: str, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    for words in (["jobs"], ["status", "--json"], ["--help"]):
+        process = subprocess.run(
+            [*PROGRAM, *words],
+            cwd=tmp_path,
+            env=os.environ | {"TENURE_DATABASE_URL": schema_dsn, "PYTHONPATH": str(places.ROOT)},
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=50,
+        )
+        assert (process.returncode, process.stderr) == (1, b"")
+    os.close(writing)
+
+
+def test_help_loads_neither_the_database_client_nor_the_tables(tmp_path: Path) -> None:
+    code = (
+        "import sys; from runtime.cli import main; main(['push', '--help']); "
+        "print([name for name in ('psycopg', 'rich', 'structlog') if name in sys.modules])"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=50
+    )
+    assert answer.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_first_push_needs_no_configuration_at_all() -> None:
+    with places.kept() as home:
+        (home / "handlers").mkdir()
+        (home / "handlers" / "first.py").write_text(
+            "from runtime import NO_RETRY, Job, job\n"
+            "@job('first', retry=NO_RETRY)\n"
+            "class First(Job):\n"
+            "    def run(self, ctx): ...\n"
+        )
+        pushed = run("push", "first", "--json", cwd=home)
+        assert (pushed.returncode, pushed.stderr) == (0, "")
+        shown = run("status", json.loads(pushed.stdout), "--json", cwd=home)
+        assert json.loads(shown.stdout)["state"] == "queued"
+        assert run("push", "second", cwd=home).returncode == 2
+        assert places.processes_on(home) == {}, "the database is started for the moment only"

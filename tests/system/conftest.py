@@ -1,0 +1,16 @@
+"""A stage for each test: a database of its own and the services on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.service import Stage, stage
+
+
+@pytest.fixture
+def on(schema_dsn: str, place: Path) -> Iterator[Stage]:
+    with stage(schema_dsn, place) as made:
+        yield made

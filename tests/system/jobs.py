@@ -1,0 +1,294 @@
+"""Handlers for the system's tests. Each writes what it does as rows of its own, over its own connection."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from multiprocessing import get_context
+from typing import Literal
+
+import psycopg
+
+from runtime import NO_RETRY, Context, Job, Retry, fixed, job
+
+
+def note(ctx: Context, what: str, value: str = "") -> None:
+    with psycopg.connect(os.environ["EFFECTS_URL"], autocommit=True) as conn:
+        conn.execute(
+            "insert into effect (job, attempt, what, pid, value) values (%s, %s, %s, %s, %s)",
+            (ctx.id, ctx.attempt, what, os.getpid(), value),
+        )
+
+
+class Noted(Job):
+    def run(self, ctx: Context) -> object:
+        note(ctx, "start")
+        result = self.work(ctx)
+        note(ctx, "stop")
+        return result
+
+    def work(self, ctx: Context) -> object:
+        raise NotImplementedError
+
+
+@job("nap", retry=Retry(3, fixed(0.1)))
+class Nap(Noted):
+    seconds: float = 1.0
+
+    def work(self, ctx: Context) -> object:
+        end = time.monotonic() + self.seconds
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.05))
+        return {"attempt": ctx.attempt}
+
+
+@job("count", retry=NO_RETRY)
+class Count(Noted):
+    def work(self, ctx: Context) -> object:
+        return ctx.attempt
+
+
+@job("quick", retry=NO_RETRY)
+class Quick(Job):
+    number: int = 0
+
+    def run(self, ctx: Context) -> object:
+        return self.number
+
+
+@job("in-c", retry=NO_RETRY)
+class InC(Noted):
+    """Seconds inside one C call that holds the interpreter lock and heeds no signal."""
+
+    turns: int
+
+    def work(self, ctx: Context) -> object:
+        collections.deque(itertools.repeat(None, self.turns), maxlen=0)
+        return None
+
+
+@job("hang", retry=NO_RETRY, timeout=2)
+class Hang(Noted):
+    how: Literal["in-c", "swallow", "child", "heed"]
+
+    def work(self, ctx: Context) -> object:
+        if self.how == "in-c":
+            collections.deque(itertools.repeat(None, 10**11), maxlen=0)
+        if self.how == "child":
+            script = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+            child = subprocess.Popen([sys.executable, "-c", script])  # noqa: S603
+            note(ctx, "child", str(child.pid))
+            child.wait()
+        while True:
+            try:
+                time.sleep(60)
+            except BaseException:
+                if self.how == "heed":
+                    raise
+
+
+@job("die", retry=NO_RETRY)
+class Die(Noted):
+    """Ends its process, one way or another."""
+
+    how: str
+    times: int = 10**6
+
+    def work(self, ctx: Context) -> object:
+        if ctx.attempt > self.times:
+            return "lived"
+        ctx.progress(ctx.attempt, self.times, "about to die")
+        print("last words")
+        match self.how:
+            case "exit0":
+                os._exit(0)
+            case "exit3":
+                os._exit(3)
+            case "segfault":
+                ctypes.string_at(0)
+            case "abort":
+                os.abort()
+            case "descriptors":
+                os.closerange(0, 64)
+            case "recursion":
+                sys.setrecursionlimit(10**9)
+                _deeper(0)
+            case _:
+                os.kill(os.getpid(), int(self.how))
+        return "lived"
+
+
+def _deeper(depth: int) -> int:
+    return repr(_Nested(depth)).count("x")
+
+
+class _Nested:
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+    def __repr__(self) -> str:
+        return f"{_Nested(self.depth + 1)!r}x"
+
+
+@job("raise", retry=NO_RETRY)
+class Raise(Noted):
+    what: str
+
+    def work(self, ctx: Context) -> object:
+        match self.what:
+            case "exit":
+                sys.exit(0)
+            case "exit text":
+                sys.exit("text")
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "generator":
+                raise GeneratorExit
+            case "recursion":
+                return _plainly(0)
+            case "memory":
+                raise MemoryError
+            case "surrogate":
+                raise ValueError("bad \udcff and \x00 text")
+            case "huge":
+                raise ValueError("x" * 10_000_000)
+        raise ValueError(self.what)
+
+
+def _plainly(depth: int) -> int:
+    return _plainly(depth + 1) + 1
+
+
+@job("hog", retry=NO_RETRY, memory_limit="200MiB")
+class Hog(Noted):
+    times: int = 1
+
+    def work(self, ctx: Context) -> object:
+        if ctx.attempt > self.times:
+            return "lived"
+        kept = []
+        while True:
+            kept.append(b"x" * 10_000_000)
+            time.sleep(0.01)
+
+
+@job("family", retry=NO_RETRY)
+class Family(Noted):
+    """Starts a grandchild in a session of its own, whose parent then ends."""
+
+    seconds: float = 60.0
+
+    def work(self, ctx: Context) -> object:
+        parent, child = os.pipe()
+        if os.fork() == 0:
+            os.setsid()
+            grandchild = os.fork()
+            if grandchild:
+                os.write(child, str(grandchild).encode())
+                os._exit(0)
+            time.sleep(600)
+            os._exit(0)
+        os.wait()
+        note(ctx, "grandchild", os.read(parent, 20).decode())
+        time.sleep(self.seconds)
+        return None
+
+
+@job("pool", retry=NO_RETRY)
+class Pool(Noted):
+    def work(self, ctx: Context) -> object:
+        with get_context("fork").Pool(2) as pool:
+            return sum(pool.map(abs, [-1, -2, -3]))
+
+
+@job("untidy", retry=NO_RETRY)
+class Untidy(Noted):
+    """Leaves its process other than it found it."""
+
+    def work(self, ctx: Context) -> object:
+        os.chdir("/")
+        os.umask(0o000)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        subprocess.Popen(["sleep", "600"])  # noqa: S607
+        return None
+
+
+@job("look", retry=NO_RETRY)
+class Look(Noted):
+    """Reports what it finds in its process."""
+
+    def work(self, ctx: Context) -> object:
+        umask = os.umask(0o022)
+        os.umask(umask)
+        print("seen")
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(os.getpid())], capture_output=True, check=False
+        )
+        return {
+            "directory": os.getcwd(),
+            "umask": umask,
+            "term": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+            "children": len(children.stdout.split()) - 1,
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "threads": os.environ["OMP_NUM_THREADS"],
+        }
+
+
+@job("print", retry=NO_RETRY)
+class Print(Noted):
+    text: str = "hello"
+    times: int = 1
+
+    def work(self, ctx: Context) -> object:
+        for _ in range(self.times):
+            print(self.text)
+        ctypes.CDLL(None).write(1, b"from C\n", 7)
+        return None
+
+
+@job("steps", retry=NO_RETRY)
+class Steps(Noted):
+    count: int
+    pause: float = 0.1
+
+    def work(self, ctx: Context) -> object:
+        for _ in ctx.track(range(self.count)):
+            time.sleep(self.pause)
+        return None
+
+
+@job("quiet", retry=NO_RETRY, stall_after=1)
+class Quiet(Noted):
+    """Reports progress, and then no more."""
+
+    def work(self, ctx: Context) -> object:
+        ctx.progress(1, 2)
+        time.sleep(60)
+        return None
+
+
+@job("patient", retry=NO_RETRY)
+class Patient(Noted):
+    """Waits to be cancelled, and says so."""
+
+    def work(self, ctx: Context) -> object:
+        while not ctx.cancelled:
+            time.sleep(0.01)
+        note(ctx, "cancelled")
+        ctx.check()
+        return None
+
+
+@job("stubborn", retry=NO_RETRY)
+class Stubborn(Noted):
+    def work(self, ctx: Context) -> object:
+        time.sleep(60)
+        return None
