@@ -178,13 +178,18 @@ def load(path: Path | None, environ: Mapping[str, str], cwd: Path) -> Config:
             values[section][name] = _read(key, value)
         except (ValueError, OverflowError) as cause:
             raise ConfigError(key, f"{cause} (in {value.origin})") from cause
-    base = found.parent if found else cwd
+    base = project_of(found) if found else cwd
     data_dir: Path = values["database"].get("data_dir", DatabaseConfig().data_dir)
     values["database"]["data_dir"] = base / data_dir.expanduser()
     sections: dict[str, Any] = {section: cls(**values[section]) for section, cls in SECTIONS.items()}
     config = Config(**sections, path=found)
     check(config)
     return config
+
+
+def project_of(path: Path) -> Path:
+    """The directory that a configuration file speaks for: its own, or the one above `configs/`."""
+    return path.parent.parent if path.parent.name == "configs" else path.parent
 
 
 def check(config: Config) -> None:

@@ -327,7 +327,7 @@ def load(names: Sequence[str]) -> tuple[Registry, dict[str, str]]:
         reason, by its name. The kinds of such a module are left out: it stopped half-way, so its handlers may lack
         what stands further down. A package's `__main__` is a program and is not imported.
     """
-    importlib.invalidate_caches()
+    importlib.invalidate_caches()  # a module may have been written since a directory was last read
     broken: dict[str, str] = {}
     for name in names:
         _import_all(name, broken, set())
@@ -335,8 +335,13 @@ def load(names: Sequence[str]) -> tuple[Registry, dict[str, str]]:
 
 
 def search_path(config_path: Path | None) -> list[str]:
-    """What callers put in front of `sys.path`: the directory of the configuration file, the current directory."""
+    """What callers put in front of `sys.path`: the directory of the configuration file, the current directory.
+
+    A file in a directory `configs` speaks for the directory above it, which comes first then.
+    """
     directories = [config_path.absolute().parent] if config_path else []
+    if directories and directories[0].name == "configs":
+        directories.insert(0, directories[0].parent)
     return list(dict.fromkeys(str(directory) for directory in [*directories, Path.cwd()]))
 
 

@@ -82,18 +82,19 @@ def main(ends: Ends, spec: Spec) -> int:
 
 
 def _wait(pipe: Pipe[Incoming], store: PostgresStore, state: rules.State, seconds: float) -> rules.Event:
-    """Wait for a message, a notification or the time."""
-    sources: list[int] = [pipe.read_fd]
-    if state.listening:
-        sources.append(store.fileno())
-    ready, _, _ = select.select(sources, [], [], seconds)
-    if not state.listening or store.fileno() not in ready:
+    """Wait for a message, a notification or the time; a statement may have brought notifications along."""
+    if not state.listening:
+        select.select([pipe.read_fd], [], [], seconds)
         return rules.Waited()
     try:
-        return rules.Notified(tuple(store.notifications()))
+        words = store.notifications()
+        if not words:
+            ready, _, _ = select.select([pipe.read_fd, store.fileno()], [], [], seconds)
+            words = store.notifications() if store.fileno() in ready else []
     except StoreUnavailable as error:
         log.event("warning", "store.unavailable", reason=str(error))
         return rules.Lost(random.random())
+    return rules.Notified(tuple(words)) if words else rules.Waited()
 
 
 def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:

@@ -229,13 +229,9 @@ class Supervisor:
                 taken = self._children[name].tokens.take_all() if name in self._children else ()
                 return fleet.Taken(name, taken)
             case fleet.Warn(name, number, why):
-                board = self._shared[name].board
-                if why == "timeout":
-                    board.warn_timeout(number)
-                    if name in self._children:
-                        processes.send_signal(self._children[name], signals.SOFT)
-                else:
-                    board.warn_cancel(number)
+                self._shared[name].board.warn(number, why)
+                if why != "cancel" and name in self._children:
+                    processes.send_signal(self._children[name], signals.SOFT)
             case fleet.DumpStacks(name):
                 self._shared[name].clear_stacks()
                 if name in self._children:

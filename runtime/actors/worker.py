@@ -219,59 +219,53 @@ class _Runner:
 
     def _attempt(self, claim: Claim, number: int) -> Settlement:
         """What becomes of the job: the only place where what a handler raises is caught, and made text."""
-        limits = self._limits[claim.kind]
-        lease = claim.lease
+        lease, limits = claim.lease, self._limits[claim.kind]
         definition = self._handlers.get(claim.kind)
         try:
             job = definition.decode(claim.payload)
-        except PayloadInvalid as error:
-            failure = Failure("PayloadInvalid", clip(str(error), TEXT_LIMIT))
-            return self._failed(claim, failure, final=True)
-        context = Context(
-            id=lease.id,
-            kind=claim.kind,
-            attempt=claim.attempt,
-            due=claim.due,
-            last=budgets.is_last(claim.failures, limits),
-            deadline=time.monotonic() + limits.timeout_s,
-            epoch=lease.epoch,
-            note_progress=self._note_progress,
-            is_cancelled=lambda: self._board.is_cancelled(number),
-            log=self._log,
-        )
-        try:
+            context = self._context(claim, number, limits)
             self._number = number
             result = job.run(context)
             self._number = 0
-            if self._board.is_timed_out(number):  # the handler has swallowed what we raised in it
-                raise TimedOut("ran longer than its time limit")  # noqa: TRY301
+            if self._overdue(number) is not None:  # the handler has swallowed what we raised in it
+                raise TimedOut("went on after its time limit")  # noqa: TRY301
             done = definition.encode_result(result)
         except Snooze as snooze:
             self._number = 0
-            return Settlement(
-                lease=lease,
-                ending=Ending.SNOOZED,
-                state=State.QUEUED,
-                delay_s=max(float(snooze.seconds), 0.0),
-            )
+            delay_s = max(float(snooze.seconds), 0.0)
+            return Settlement(lease=lease, ending=Ending.SNOOZED, state=State.QUEUED, delay_s=delay_s)
         except Cancel:
             self._number = 0
             return budgets.cancelled(lease)
         except BaseException as error:  # noqa: BLE001 - SystemExit and the like are a handler's failure too
             self._number = 0
-            late = isinstance(error, TimedOut) or self._board.is_timed_out(number)
-            return self._failed(
-                claim,
-                _failure(error),
-                ending=Ending.TIMED_OUT if late else None,
-                final=not late and isinstance(error, definition.final),
-            )
+            ending = self._overdue(number)
+            final = ending is None and isinstance(error, (PayloadInvalid, *definition.final))
+            return self._failed(claim, _failure(error), ending, final=final)
         return Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=done)
 
-    def _failed(
-        self, claim: Claim, error: Failure, *, ending: Ending | None = None, final: bool = False
-    ) -> Settlement:
-        certificate = self._certify_timeout() if ending is Ending.TIMED_OUT else None
+    def _context(self, claim: Claim, number: int, limits: Limits) -> Context:
+        return Context(
+            id=claim.lease.id,
+            kind=claim.kind,
+            attempt=claim.attempt,
+            due=claim.due,
+            last=budgets.is_last(claim.failures, limits),
+            deadline=time.monotonic() + limits.timeout_s,
+            epoch=claim.lease.epoch,
+            note_progress=self._note_progress,
+            is_cancelled=lambda: self._board.is_cancelled(number),
+            log=self._log,
+        )
+
+    def _overdue(self, number: int) -> Ending | None:
+        """How the attempt has ended already, in the supervisor's eyes."""
+        if self._board.is_timed_out(number):
+            return Ending.TIMED_OUT
+        return Ending.STALLED if self._board.is_stalled(number) else None
+
+    def _failed(self, claim: Claim, error: Failure, ending: Ending | None, *, final: bool) -> Settlement:
+        certificate = self._certify(ending) if ending is not None else None
         settlement = budgets.failed(
             claim.lease,
             claim.failures,
@@ -295,12 +289,12 @@ class _Runner:
         )
         return settlement
 
-    def _certify_timeout(self) -> Certificate:
+    def _certify(self, ending: Ending) -> Certificate:
         """The certificate of a handler that heeded the soft signal: where it was is known from the stacks."""
         stacks = processes.read_stacks(self._stacks_fd)
         processes.clear_stacks(self._stacks_fd)
         return Certificate(
-            verdict=Verdict.TIMEOUT,
+            verdict=Verdict.TIMEOUT if ending is Ending.TIMED_OUT else Verdict.STALLED,
             signal=None,
             exit_code=None,
             cpu_seconds=(time.process_time_ns() - self._cpu_ns) / 1e9,
@@ -314,9 +308,11 @@ class _Runner:
 
     def _on_soft_signal(self, signum: int, frame: FrameType | None) -> None:
         del signum, frame
-        if self._number and self._board.is_timed_out(self._number):
+        ending = self._overdue(self._number) if self._number else None
+        if ending is not None:
             self._number = 0
-            raise TimedOut("ran longer than its time limit")
+            what = "ran longer than its time limit" if ending is Ending.TIMED_OUT else "reported no progress"
+            raise TimedOut(what)
 
 
 def _failure(error: BaseException) -> Failure:

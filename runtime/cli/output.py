@@ -6,6 +6,7 @@ What comes from jobs is printed without its control characters: an error text mu
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -100,4 +101,4 @@ def safe(text: str) -> str:
 
 
 def indented(text: str, by: int) -> str:
-    return "\n".join(" " * by + part for part in text.rstrip().splitlines())
+    return textwrap.indent(text.rstrip(), " " * by)

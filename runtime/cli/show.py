@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import msgspec
 
 from runtime.cli import output
-from runtime.model.exits import Certificate, Verdict
-from runtime.model.jobs import Attempt, Ending, Failure, JobView, Progress
+from runtime.model.exits import Certificate, Progress, Verdict
+from runtime.model.jobs import Attempt, Ending, Failure, JobView
 from runtime.model.units import format_duration
 
 SAID = {  # how each ending reads after "attempt N"
@@ -49,7 +49,7 @@ def show(job: JobView) -> None:
     if job.progress is not None:
         _field("progress", progress_text(job.progress))
     _field("queue", f"{job.queue}, priority {job.priority}")
-    _field("spent", f"{job.failures} failures, {job.crashes} crashes, {job.interruptions} interruptions")
+    _field("spent", f"failures {job.failures}, crashes {job.crashes}, interruptions {job.interruptions}")
     _field("created", output.moment(job.created))
     _field("due", output.moment(job.due))
     if job.finished is not None:
@@ -128,7 +128,7 @@ def _certificate(certificate: Certificate) -> Iterator[tuple[str, str]]:
         f"{format_duration(certificate.cpu_seconds)} of CPU, {peak_mib:.0f} MiB of memory at its peak",
     )
     if certificate.last_progress is not None:
-        yield "progress", progress_text(msgspec.convert(certificate.last_progress, Progress))
+        yield "progress", progress_text(certificate.last_progress)
     if certificate.stack:
         yield "stack", "\n" + output.indented(certificate.stack, by=4)
     if certificate.output_tail:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from runtime.model.jobs import Progress, Settlement
+
+Why = Literal["timeout", "stall", "cancel"]
 
 PAGE = 4096
 JOURNAL_BYTES = 256 * 1024
@@ -22,9 +24,9 @@ PROGRESS_AT = 1024  # offset in the page
 PROGRESS_MAX = 1024  # bytes
 NOTE_MAX = 200  # characters
 
-# Words of 8 bytes. The last two belong to the supervisor, the others to the worker.
-_NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _TIMEOUT, _CANCEL = range(9)
-_WORDS = 9
+# Words of 8 bytes. The last three belong to the supervisor, the others to the worker.
+_NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _TIMEOUT, _STALL, _CANCEL = range(10)
+_WORDS = 10
 
 _encode_settlement = msgspec.msgpack.Encoder().encode
 _decode_settlement = msgspec.msgpack.Decoder(Settlement).decode
@@ -105,6 +107,9 @@ class Board:
     def is_timed_out(self, number: int) -> bool:
         return self._words[_TIMEOUT] == number
 
+    def is_stalled(self, number: int) -> bool:
+        return self._words[_STALL] == number
+
     def is_cancelled(self, number: int) -> bool:
         return self._words[_CANCEL] == number
 
@@ -153,11 +158,9 @@ class Board:
             at += 4 + length
         return tuple(settlements)
 
-    def warn_timeout(self, number: int) -> None:
-        self._words[_TIMEOUT] = number
-
-    def warn_cancel(self, number: int) -> None:
-        self._words[_CANCEL] = number
+    def warn(self, number: int, why: Why) -> None:
+        """Tell the worker why claim `number` is to end."""
+        self._words[{"timeout": _TIMEOUT, "stall": _STALL, "cancel": _CANCEL}[why]] = number
 
     def wipe(self) -> None:
         """Ready for the next worker of the slot."""

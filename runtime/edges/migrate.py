@@ -82,10 +82,10 @@ def migrate(conn: Connection[Any]) -> list[str]:
     while not (_installed(conn) and _current(conn, known)):
         with conn.transaction():
             conn.execute(LOCK)
-            conn.execute(PREPARE)
+            conn.execute(PREPARE, prepare=False)
             missing = known[_number(conn) :]  # read again under the lock: another migrator may have been here
             if missing:
-                conn.execute(missing[0].sql.encode())
+                conn.execute(missing[0].sql.encode(), prepare=False)
                 conn.execute(RECORD, {"number": missing[0].number, "name": missing[0].name})
                 applied.append(missing[0].name)
     return applied

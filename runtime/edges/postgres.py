@@ -158,7 +158,8 @@ class PostgresStore:
                 "application_name": self._application_name,
                 "connect_timeout": max(round(self._connect_timeout_s), 1),
             }
-            conn = psycopg.connect(**{**own, **given}, autocommit=True, prepare_threshold=None)
+            threshold = 5 if self._prepare else None  # None: nothing is ever prepared
+            conn = psycopg.connect(**{**own, **given}, autocommit=True, prepare_threshold=threshold)
             self._conn = conn
             conn.add_notify_handler(lambda notify: self._heard(notify.payload))
             conn.execute(statements.SESSION)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from runtime.model.exits import Certificate
+from runtime.model.exits import Certificate, Progress
 from runtime.model.jobs import (
     TEXT_LIMIT,
     UNIQUE_BYTES,
@@ -19,7 +19,6 @@ from runtime.model.jobs import (
     Ending,
     Failure,
     NewJob,
-    Progress,
     Settlement,
     State,
 )
@@ -118,6 +117,7 @@ def _storable_certificate(certificate: Certificate) -> Certificate:
         certificate,
         output_tail=clip(certificate.output_tail, TEXT_LIMIT),
         stack=None if certificate.stack is None else clip(certificate.stack, TEXT_LIMIT),
+        last_progress=certificate.last_progress and storable_progress(certificate.last_progress),
     )
 
 

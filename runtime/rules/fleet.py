@@ -158,7 +158,7 @@ class Warn:
 
     name: str
     number: int
-    why: Literal["timeout", "cancel"]
+    why: Literal["timeout", "stall", "cancel"]
 
 
 @dataclass(frozen=True, slots=True)

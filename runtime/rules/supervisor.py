@@ -175,11 +175,11 @@ def _watch_starts(state: State, now_s: float, out: list[Effect]) -> None:
                 )
                 slot.intent = Intent(Verdict.ENVIRONMENT, 0, now_s)  # it may yet begin a job before it dies
                 kill(slot, out)
-        elif slot.phase == "up" and slot.since_s >= state.health[role_of(slot.name)].not_before_s:
+        elif slot.phase == "up":
             role = role_of(slot.name)
-            state.health[role] = restart.after_ready(
-                state.health[role], slot.since_s, now_s, state.settings.restart
-            )
+            health = state.health[role]
+            if (health.deaths or not health.proven) and slot.since_s >= health.not_before_s:
+                state.health[role] = restart.after_ready(health, slot.since_s, now_s, state.settings.restart)
     unhealthy = bool(state.broken) or any(
         restart.is_unhealthy(health, state.settings.restart) for health in state.health.values()
     )
@@ -346,13 +346,15 @@ def _judge(state: State, slot: Slot, glance: Glance, now_s: float, out: list[Eff
         if why is not None and (slot.intent is None or slot.intent.verdict is not why):
             kill_at_s = now_s + bounds.kill_after_s if why in GENTLE else now_s
             slot.intent = Intent(why, glance.number, kill_at_s)
-            if why in (Verdict.TIMEOUT, Verdict.STALLED):
+            if why is Verdict.TIMEOUT:
                 out += [DumpStacks(slot.name), Warn(slot.name, glance.number, "timeout")]
+            elif why is Verdict.STALLED:
+                out += [DumpStacks(slot.name), Warn(slot.name, glance.number, "stall")]
     if slot.intent is not None and now_s >= slot.intent.kill_at_s:
         kill(slot, out)
         return
-    hoards = now_s >= batch.claimed_s + HOARD_S and len(batch.claims) > 1
-    if (hoards or now_s >= bounds.fence_at_s(batch)) and not batch.revoked:
+    hoards = now_s >= batch.claimed_s + HOARD_S and (len(batch.claims) > 1 or held is None)
+    if hoards and not batch.revoked:
         batch.revoked = True
         out.append(Revoke(slot.name))
     slot.check_at_s = next_look_at_s(batch, glance, slot.intent, slot.kinds, bounds, now_s)

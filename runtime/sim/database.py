@@ -38,6 +38,7 @@ class SimStore(MemoryStore):
         self._history = history
         self._notify = notify
         self.live = 0  # jobs that have not ended
+        self._queued: dict[str, datetime] = {}  # when each came back to the queue
 
     def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
         self.live += len(jobs)
@@ -52,6 +53,15 @@ class SimStore(MemoryStore):
         if state is State.RUNNING:
             self._notify(CANCEL)
         return state
+
+    def due_since(self) -> dict[str, float]:
+        """Jobs that could be claimed, and since when, in virtual seconds."""
+        now = self._clock()
+        return {
+            job.id: (max(job.due, self._queued.get(job.id, job.due)) - START).total_seconds()
+            for job in self._jobs.values()
+            if job.state is State.QUEUED and job.due <= now
+        }
 
     def exchange_from(self, lanes: Lanes, settlements: Sequence[Settlement], want: Want) -> Exchanged:
         """As `exchange`, for one of many clients, each with positions of its own."""
@@ -82,6 +92,7 @@ class SimStore(MemoryStore):
 
     def _queue(self, job: _Job, due: datetime) -> None:
         super()._queue(job, due)
+        self._queued[job.id] = self._clock()
         self._notify(LATER if due > self._clock() else job.queue)
 
 
@@ -152,11 +163,10 @@ class Database:
             self.world.faults["reply lost"] += 1
             client.after(QUICK_S, "lost", lost)
         else:
-            self.world.within(QUICK_S, self._reply, client, node, outages, answer, answered, lost)
+            client.after(QUICK_S, "replied", self._reply, node, outages, answer, answered, lost)
 
     def _reply(
         self,
-        client: Process,
         node: str,
         outages: int,
         answer: object,
@@ -165,6 +175,6 @@ class Database:
     ) -> None:
         if self._outages.get(node, 0) != outages:
             self.world.faults["reply lost"] += 1
-            client.after(QUICK_S, "lost", lost)
+            lost()
         else:
-            client.after(0.0005, "replied", answered, answer)
+            answered(answer)

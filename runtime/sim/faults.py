@@ -16,13 +16,16 @@ WORKER_STEPS = (
     "set-up", "told", "sent", "token", "board", "clock", "handler", "journal", "cleared", "exchange", "replied",
     "lost", "waited", "warned",
 )  # fmt: skip
-SCHEDULER_STEPS = ("statement", "replied", "sent", "notified", "lost")
+SCHEDULER_STEPS = ("told", "replied", "sent", "notified", "lost")
 
 
 class Faults:
     """The faults of one run."""
 
-    def __init__(self, world: World, nodes: Sequence[Node], database: Database, ids: Sequence[str]) -> None:
+    def __init__(
+        self, world: World, nodes: Sequence[Node], database: Database, ids: Sequence[str], *, quiet: bool
+    ) -> None:
+        self.quiet = quiet
         self.world = world
         self.nodes = nodes
         self.database = database
@@ -33,10 +36,11 @@ class Faults:
         chance = self.world.chance
         deaths = [self.strike_worker, self.strike_worker, self.strike_supervisor, self.strike_scheduler]
         ambushes = [self.lie_in_ambush] * 6
-        absences = [self.stop_node, self.stop_node, self.cut_off, self.cut_off, self.stop_scheduler, self.stop_worker]
+        absences = [self.stop_node, self.cut_off, self.cut_off, self.stop_scheduler, self.stop_worker]
+        absences += [self.blink, self.blink, self.freeze_at_a_start, self.freeze_at_a_start]
         orders = [self.stop_service, self.stop_service_at_once, self.reload, self.cancel, self.cancel]
         accidents = [self.garble, self.break_starts]
-        kinds = chance.choice(
+        kinds = [self.strike_worker, self.strike_worker_in_ambush] if self.quiet else chance.choice(
             (
                 deaths + ambushes + absences + orders + accidents,
                 deaths + ambushes,
@@ -59,7 +63,7 @@ class Faults:
         self.database.calm = True
         for node in self.nodes:
             node.go_on()
-            node.supervisor.broken_starts = 0
+            node.supervisor.bad_starts.clear()
             for process in node.supervisor.processes():
                 process.go_on()
 
@@ -83,7 +87,7 @@ class Faults:
     def strike_worker(self) -> None:
         worker = self._worker()
         if worker is not None:
-            worker.die(Exit(signal=9), "struck")
+            worker.die(Exit(signal=9))
 
     def strike_supervisor(self) -> None:
         self._node().supervisor.die()
@@ -105,9 +109,7 @@ class Faults:
             self.world.at(self.world.now_s + self._long_s(), process.go_on)
 
     def stop_node(self) -> None:
-        node = self._node()
-        node.stop()
-        self.world.at(self.world.now_s + self._long_s(), node.go_on)
+        self._freeze(self._node(), self._long_s())
 
     def _long_s(self) -> float:
         return self.world.chance.choice((0.1, 1.0, 3.0, 5.0)) * self.world.chance.random()
@@ -119,6 +121,27 @@ class Faults:
         for client in cut:
             if isinstance(client, Scheduler):
                 client.lose_connection()
+
+    def blink(self) -> None:
+        """One node loses all its connections, and can connect again almost at once."""
+        self.database.go_away([self._node().supervisor.node], 0.01)
+
+    def freeze_at_a_start(self) -> None:
+        """A node is stopped, for longer than a lease, just when one of its workers begins a job."""
+        step = self.world.chance.choice(("sent", "token", "board", "clock", "handler"))
+        for_s = self.world.chance.uniform(2.2, 4.5)
+        self.world.ambushes[step] = lambda process: self._freeze_at_start(process, for_s)
+
+    def _freeze_at_start(self, process: Process, for_s: float) -> None:
+        self.world.faults["frozen at a start"] += 1
+        self._freeze(self._node_of(process), for_s)
+
+    def _freeze(self, node: Node, for_s: float) -> None:
+        node.stop()
+        self.world.at(self.world.now_s + for_s, node.go_on)
+
+    def _node_of(self, process: Process) -> Node:
+        return next(node for node in self.nodes if process in node.supervisor.processes())
 
     def stop_service(self) -> None:
         self._node().ask("stop")
@@ -146,34 +169,40 @@ class Faults:
             node.supervisor.feed(Garbled(name, "no message"))
 
     def break_starts(self) -> None:
-        self._node().supervisor.broken_starts = self.world.chance.choice((1, 3, 6))
+        chance = self.world.chance
+        starts = [None, chance.uniform(1.9, 4.0)]
+        self._node().supervisor.bad_starts = chance.choices(starts, k=chance.choice((1, 3, 6)))
 
     def lie_in_ambush(self) -> None:
         """Hit the next process at one certain step, whoever it is."""
         chance = self.world.chance
-        what = chance.choices(("worker", "scheduler", "stop worker", "stop node", "cut off", "drain"), (8, 2, 2, 3, 2, 2))[0]
-        steps = SCHEDULER_STEPS if what == "scheduler" else WORKER_STEPS
-        step = chance.choice(steps)
+        [what] = chance.choices(
+            ("worker", "scheduler", "stop worker", "stop node", "cut off", "drain"), (8, 2, 2, 3, 2, 2)
+        )
+        self._wait_for(what, SCHEDULER_STEPS if what == "scheduler" else WORKER_STEPS)
+
+    def strike_worker_in_ambush(self) -> None:
+        self._wait_for("worker", WORKER_STEPS)
+
+    def _wait_for(self, what: str, steps: Sequence[str]) -> None:
+        step = self.world.chance.choice(steps)
         self.world.say("fault", f"waits at {step}", what)
         self.world.ambushes[step] = lambda process: self._spring(what, process)
 
     def _spring(self, what: str, process: Process) -> None:
         self.world.faults[f"ambush: {what}"] += 1
         self.world.say("fault", "springs", (what, process.name))
-        node = next(node for node in self.nodes if process in node.supervisor.processes())
+        node = self._node_of(process)
         match what:
             case "stop worker":
                 self._pause(process)
             case "stop node":
-                node.stop()
-                self.world.at(self.world.now_s + self._long_s(), node.go_on)
+                self._freeze(node, self._long_s())
             case "cut off":
                 self.database.go_away([node.supervisor.node], self._long_s())
             case "drain":
                 node.ask("stop")
-            case _ if isinstance(process, Worker):
-                process.die(Exit(signal=9), "struck")
-            case _ if isinstance(process, Scheduler):
+            case _ if isinstance(process, Worker | Scheduler):
                 process.die(Exit(signal=9))
             case _:
                 pass

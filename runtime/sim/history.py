@@ -33,7 +33,7 @@ class Execution:
     end_s: float | None = None
     outcome: Settlement | None = None  # what the handler made of it
     safe: bool = False  # the outcome is in the journal
-    death: Literal["crashed", "struck", "killed"] | None = None  # of its process, before the outcome was safe
+    death: Literal["crashed", "killed"] | None = None  # of its process, before the outcome was safe
     died_s: float = 0.0
     outgrown: bool = False  # it went over its memory limit
 

@@ -19,6 +19,7 @@ from runtime.sim.worker import Worker
 from runtime.sim.world import Process, World
 
 READ_S = 0.001  # until the supervisor reads what has come
+BUSY_S = 0.03  # the same, now and then
 REAP_S = 0.002  # until it hears of a death
 KILL_S = 0.004  # until a signal has ended a process
 LATE_S = 0.002  # by how much a timer may be late
@@ -41,6 +42,7 @@ class Setup:
     """What the nodes of one run have in common."""
 
     workers: int
+    quiet: bool  # nothing goes wrong but that workers die
     lease_s: float
     renew_every_s: float
     fencing: bool
@@ -61,7 +63,7 @@ class Supervisor(Process):
         self.history = history
         self.ended = ended
         self.children: dict[str, Worker | Scheduler] = {}
-        self.broken_starts = 0  # so many workers, from now on, cannot start
+        self.bad_starts: list[float | None] = []  # how long the next workers take to start; None: they cannot
         self.settings = fleet.Settings(
             node=name,
             host=name,
@@ -185,14 +187,17 @@ class Supervisor(Process):
                 self.history,
                 recycle_jobs=self.setup.recycle_jobs,
             )
-            if self.broken_starts:
-                self.broken_starts -= 1
-                child.broken = True
-        child.readable = lambda: self.after(READ_S, "read", self._read, name, child)
+            if self.bad_starts:
+                child.start_s = self.bad_starts.pop()
+        child.readable = lambda: self._read_soon(name, child)
         child.exited = lambda how: self.after(REAP_S, "reaped", self._reap, name, child, how)
         self.children[name] = child
         child.start()
         return fleet.Spawned(name, pid)
+
+    def _read_soon(self, name: str, child: Worker | Scheduler) -> None:
+        busy = self.world.chance.random() < 0.05
+        self.after(BUSY_S if busy else READ_S, "read", self._read, name, child)
 
     def _read(self, name: str, child: Worker | Scheduler) -> None:
         while self.alive and child.outbox and self.children.get(name) is child:
@@ -208,8 +213,8 @@ class Supervisor(Process):
     def _kill(self, name: str) -> None:
         child = self.children.get(name)
         if isinstance(child, Worker):
-            child.condemned = True
-            self.world.within(KILL_S, child.die, Exit(signal=9), "killed")
+            child.condemn()
+            self.world.within(KILL_S, child.die, Exit(signal=9))
         elif child is not None:
             self.world.within(KILL_S, child.die, Exit(signal=9))
 

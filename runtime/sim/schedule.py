@@ -16,6 +16,8 @@ from runtime.sim.world import World
 PATIENCE_S = 90.0  # after the last fault, until when every job has ended
 LEASE_S = 2.0
 RENEW_EVERY_S = 0.5
+CONFIRM_S = 10.0  # after the last job, until when every supervisor has what it attested confirmed
+WAITS_S = 0.6  # at most so long waits a due job while a worker idles, when only workers die
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,10 @@ def run(seed: int, *, traced: bool = False, check_epoch: bool = True, fencing: b
     chance = world.chance
     history = History(LIMITS)
     database = Database(world, history, check_epoch=check_epoch)
+    quiet = chance.random() < 0.2
+    database.calm = quiet
     setup = Setup(
+        quiet=quiet,
         workers=chance.choice((1, 2, 2, 3)),
         lease_s=LEASE_S,
         renew_every_s=RENEW_EVERY_S,
@@ -53,13 +58,19 @@ def run(seed: int, *, traced: bool = False, check_epoch: bool = True, fencing: b
     nodes = [Node(world, f"node{n}", setup, database, history) for n in range(1, chance.choice((2, 2, 3)) + 1)]
     calm_s = chance.choice((1.0, 3.0, 6.0))
     ids = _push(world, database, calm_s)
-    Faults(world, nodes, database, ids).draw(calm_s)
+    Faults(world, nodes, database, ids, quiet=quiet).draw(calm_s)
+    if quiet:
+        _watch_idlers(world, nodes, database, history)
     try:
         world.run(calm_s, lambda: False)
         over = world.run(calm_s + PATIENCE_S, lambda: not database.store.live)
         jobs = [job for id in ids if (job := database.store.status(id)) is not None]
         history.check(jobs, world.now_s)
-        problem = None if over else f"not over after {PATIENCE_S} s"
+        if not over:
+            raise Violation(f"not over after {PATIENCE_S} s")
+        if not world.run(world.now_s + CONFIRM_S, lambda: not any(map(_unconfirmed, nodes))):
+            raise Violation("what a supervisor attests was never confirmed to it")
+        problem = None
     except Violation as violation:
         problem = str(violation)
     return Outcome(seed, world.events, world.now_s, world.faults, problem, world.trace or [])
@@ -68,7 +79,8 @@ def run(seed: int, *, traced: bool = False, check_epoch: bool = True, fencing: b
 def _push(world: World, database: Database, calm_s: float) -> list[str]:
     """Push some jobs at the start and some on the way; their ids."""
     chance = world.chance
-    kinds = chance.choice((tuple(LIMITS), ("long",)))
+    kinds = chance.choice((tuple(LIMITS), tuple(LIMITS), ("long",), ("quick",)))
+    most = 40 if kinds == ("quick",) else 14
     new = [
         NewJob(
             id=f"00000000-0000-7000-8000-{number:012x}",
@@ -76,10 +88,25 @@ def _push(world: World, database: Database, calm_s: float) -> list[str]:
             priority=chance.randrange(3),
             delay_s=chance.choice((0.0, 0.0, 1.5)) * chance.random(),
         )
-        for number in range(1, chance.choice((2, 5, 8, 14)) + 1)
+        for number in range(1, chance.randint(2, most) + 1)
     ]
     early = chance.randrange(len(new) + 1)
     database.store.push(new[:early])
     for job in new[early:]:
         world.at(calm_s * chance.random(), database.store.push, [job])
     return [job.id for job in new]
+
+
+def _unconfirmed(node: Node) -> bool:
+    supervisor = node.supervisor
+    return supervisor.alive and supervisor.state.phase == "running" and bool(supervisor.state.records)
+
+
+def _watch_idlers(world: World, nodes: list[Node], database: Database, history: History) -> None:
+    """Look now and then whether a job waits though a worker idles: a wake was lost."""
+    waiting = [id for id, since_s in database.store.due_since().items() if world.now_s - since_s > WAITS_S]
+    idle = [worker.name for node in nodes for worker in node.supervisor.workers if worker.is_idle]
+    if waiting and idle:
+        history.broken.append(f"{waiting} waited for {WAITS_S} s though {idle} were idle")
+    elif database.store.live:
+        world.at(world.now_s + WAITS_S, _watch_idlers, world, nodes, database, history)

@@ -93,8 +93,9 @@ class Scheduler(Process):
         self.after(STEP_S, "sent", self._sent, messages, then)
 
     def _sent(self, messages: list[Any], then: Callable[[], None]) -> None:
+        if not self.outbox:
+            self.readable()
         self.outbox.extend(messages)
-        self.readable()
         then()
 
     def _act(self, action: scheduler.Action) -> None:
@@ -105,7 +106,7 @@ class Scheduler(Process):
                 words, self.words = tuple(self.words), {}
                 self._feed(scheduler.Notified(words))
             case scheduler.Do(call):
-                self.after(STEP_S, "statement", self._do, call)
+                self._do(call)
             case scheduler.Wait(seconds):
                 self.waits += 1
                 self.waiting = True

@@ -31,6 +31,7 @@ LIMITS = {
     "plain": Limits(timeout_s=1.5, retries=2, delay_first_s=0.1, delay_factor=2.0, delay_cap_s=1.0, jitter=0.5),
     "watched": Limits(timeout_s=4.0, stall_s=0.4, retries=1, memory_bytes=64 * MEGABYTE),
     "fragile": Limits(timeout_s=1.0, retries=0, crash_retries=False),
+    "quick": Limits(timeout_s=1.0, retries=1, delay_cap_s=0.0),
     "long": Limits(timeout_s=8.0, retries=5, delay_first_s=0.05, delay_cap_s=0.05, max_crashes=5),
 }
 
@@ -80,9 +81,9 @@ class Worker(Process):
         self.outbox: deque[FromWorker] = deque()  # in the pipe, complete
         self.readable: Callable[[], None] = lambda: None  # set by the node
         self.exited: Callable[[Exit], None] = lambda _: None
+        self.start_s: float | None = START_S  # None: it cannot
         self.condemned = False  # its supervisor has sent it SIGKILL
-        self.broken = False  # it cannot start
-        self.started = False
+        self.last: Execution | None = None  # what its death has ended
         self.tokens: deque[int] = deque()
         self.board = Glance()
         self.journal: list[Settlement] = []
@@ -93,20 +94,21 @@ class Worker(Process):
 
     # -- life and death
 
-    def start(self) -> None:
-        self.after(START_S, "set-up", self._set_up)
+    @property
+    def is_idle(self) -> bool:
+        """It waits to be woken, and could be."""
+        return self.alive and not self.stopped and self.waiting and self.state.idle and not self.state.stopping
 
-    def _set_up(self) -> None:
-        if self.broken:
-            self.die(Exit(code=EXIT_FAILED))
-            return
-        self._send(Ready(kinds=LIMITS), self._begin)
+    def start(self) -> None:
+        if self.start_s is None:
+            self.after(START_S, "set-up", self.die, Exit(code=EXIT_FAILED))
+        else:
+            self.after(self.start_s, "set-up", self._send, Ready(kinds=LIMITS), self._begin)
 
     def _begin(self) -> None:
-        self.started = True
         self._feed(worker.Begun())
 
-    def die(self, how: Exit, death: Literal["crashed", "struck", "killed"] = "crashed") -> None:
+    def die(self, how: Exit) -> None:
         if not self.alive:
             return
         self.alive = False
@@ -117,9 +119,16 @@ class Worker(Process):
             if run.end_s is None:
                 run.end_s = self.world.now_s
         if run is not None and not run.safe:
-            run.death = "killed" if self.condemned else death
+            run.death = "killed" if self.condemned else "crashed"
             run.died_s = self.world.now_s
+            self.last = run
         self.exited(how)
+
+    def condemn(self) -> None:
+        """Its supervisor sends SIGKILL; that it may be dead already is not known there yet."""
+        self.condemned = True
+        if self.last is not None:
+            self.last.death = "killed"
 
     def remains(self) -> Remains:
         return Remains(glance=self.board, settlements=tuple(self.journal))
@@ -169,8 +178,9 @@ class Worker(Process):
         self.after(STEP_S, "sent", self._sent, message, then)
 
     def _sent(self, message: FromWorker, then: Callable[[], None]) -> None:
+        if not self.outbox:
+            self.readable()
         self.outbox.append(message)
-        self.readable()
         then()
 
     def _act(self, action: worker.Action) -> None:
@@ -255,10 +265,11 @@ class Worker(Process):
         chance = self.world.chance
         [plan] = chance.choices(tuple(PLANS), tuple(PLANS.values()))
         self.world.say(self.name, "runs", (running.claim.lease, plan))
-        if plan == "succeed" and chance.random() < 0.6:
-            self.after(0.02, "handler", self._finish, running, plan)
+        kind = running.claim.kind
+        if plan == "succeed" and (kind == "quick" or chance.random() < 0.5):
+            self.after(0.04, "handler", self._finish, running, plan)
         elif plan in ("succeed", "raise", "snooze", "crash"):
-            self._work(running, plan, chance.random() * (5.0 if running.claim.kind == "long" else 1.2))
+            self._work(running, plan, chance.random() * (5.0 if kind == "long" else 1.2))
         elif plan == "stall":
             self.after(0.3, "handler", self._show_progress, running)
         elif plan == "outgrow":
@@ -323,7 +334,7 @@ class Worker(Process):
         self.after(STEP_S, "journal", self._write_journal, running, settlement)
 
     def _write_journal(self, running: Running, settlement: Settlement) -> None:
-        safe = len(self.journal) < JOURNAL and self.world.chance.random() > 0.02
+        safe = len(self.journal) < JOURNAL and self.world.chance.random() > 0.05
         if safe:
             self.journal.append(settlement)
             running.run.safe = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.edges.ids import new_id
 from runtime.edges.postgres import PostgresStore
-from runtime.model.exits import Certificate, Verdict
+from runtime.model.exits import Certificate, Progress, Verdict
 from runtime.model.jobs import Claim, Ending, Failure, Holder, NewJob, Settlement, State, Want
 
 KIND = "cli.scale"
@@ -14,7 +14,7 @@ CERTIFICATE = Certificate(
     exit_code=None,
     cpu_seconds=2.5,
     peak_memory_bytes=64 * 2**20,
-    last_progress={"done": 40, "total": 100, "note": "page 40"},
+    last_progress=Progress(40, 100, "page 40"),
     output_tail="decoding page 40\nlast words",
     stack='  File "images.py", line 12 in decode',
 )

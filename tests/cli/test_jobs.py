@@ -118,7 +118,6 @@ def test_handlers_are_found_beside_the_configuration_file(
     )
     config = str(home / "tenure.toml")
     assert tenure("push", "cli.beside", "--config", config).status == 0
-    assert tenure("--config", config, "push", "cli.beside").status == 0
     sys.modules.pop("cli_beside")
 
 
@@ -243,3 +242,20 @@ def test_retry_says_when_the_unique_key_is_taken(tenure: Tenure, store: Postgres
     answer = tenure("retry", dead)
     assert answer.status == 1
     assert "unique key 'one'" in answer.err
+
+
+def test_on_a_terminal_a_table_has_colours_and_whole_ids(
+    tenure: Tenure, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = rows.crashed(store)
+    assert "\x1b[" not in tenure("jobs").out
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True)
+    for words in (("jobs",), ("dead",), ("status", dead)):
+        out = tenure(*words).out
+        assert "\x1b[" in out
+        assert dead in out
+    assert "SIGSEGV" in tenure("dead").out, "the last column is not cut either"
+    assert tenure("nodes").out == "\x1b[2mno node is running\x1b[0m\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProce
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
     return subprocess.run(
         [*PROGRAM, *words],
+        check=False,
         cwd=cwd,
         env=inherited | {"PYTHONPATH": str(places.ROOT)} | environment,
         capture_output=True,
@@ -83,12 +85,21 @@ def test_wrong_use_is_one_line_and_exit_status_2(bare: Tenure, words: list[str])
     assert answer.err.count("\n") == 1
 
 
+def test_the_configuration_may_be_named_before_or_after_the_command(bare: Tenure) -> None:
+    for words in (("--config", "none.toml", "status"), ("status", "--config", "none.toml")):
+        answer = bare(*words)
+        assert answer.status == 2
+        assert "none.toml: cannot be read" in answer.err
+
+
 def test_help_is_printed_when_asked_for_and_when_nothing_is(bare: Tenure) -> None:
     asked, nothing = bare("--help"), bare()
     assert (asked.status, nothing.status) == (0, 2)
     assert asked.out == nothing.out
-    for command in "run push status jobs cancel retry dead nodes schedules migrate check".split():
-        assert f"\n  {command} " in asked.out
+    listed = re.findall(r"^  (\w+)  ", asked.out.partition("Commands:")[2], re.MULTILINE)
+    assert listed == [
+        "run", "push", "status", "jobs", "cancel", "retry", "dead", "nodes", "schedules", "migrate", "check",
+    ]  # fmt: skip
 
 
 def test_ctrl_c_is_exit_status_130(bare: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,11 +203,14 @@ def test_check_says_no_to_an_unhealthy_node(tenure: Tenure, store: PostgresStore
 def test_a_reader_that_goes_away_is_met_with_silence(schema_dsn: str, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
+    environment = os.environ | {"TENURE_DATABASE_URL": schema_dsn, "PYTHONPATH": str(places.ROOT)}
+    environment.pop("PYTHONUNBUFFERED", None)  # what is buffered meets the closed pipe only at the end
     for words in (["jobs"], ["status", "--json"], ["--help"]):
         process = subprocess.run(
             [*PROGRAM, *words],
+            check=False,
             cwd=tmp_path,
-            env=os.environ | {"TENURE_DATABASE_URL": schema_dsn, "PYTHONPATH": str(places.ROOT)},
+            env=environment,
             stdout=writing,
             stderr=subprocess.PIPE,
             timeout=50,

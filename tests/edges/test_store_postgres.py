@@ -1,0 +1,638 @@
+"""What only the PostgreSQL store has: its plans, its connection, callers' transactions, notifications."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import psycopg
+import pytest
+
+from runtime.edges import migrate, postgres, statements
+from runtime.edges.ids import canonical, new_id
+from runtime.edges.postgres import PostgresStore
+from runtime.errors import StoreUnavailable
+from runtime.model.jobs import Lease, State
+from tests.edges.conftest import Clock
+from tests.helpers.jobs import HOLDER, new, settlement, want
+from tests.helpers.waiting import wait_for
+
+STATEMENTS = {
+    name: sql
+    for module in (statements, migrate)
+    for name, sql in vars(module).items()
+    if name.isupper() and isinstance(sql, str) and "\n--" in sql
+}
+EXPLAINABLE = sorted(set(STATEMENTS) - {"LISTEN", "PREPARE"})
+
+
+Opener = Callable[..., PostgresStore]
+
+
+class Nulls(dict):
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+@pytest.fixture
+def opened() -> Iterator[Opener]:
+    """Opens stores, and closes them after the test."""
+    with ExitStack() as stack:
+        yield lambda *args, **given: stack.enter_context(closing(PostgresStore(*args, **given)))
+
+
+@pytest.fixture
+def conn(clean_dsn: str) -> Iterator[psycopg.Connection]:
+    """Somebody else's connection."""
+    with psycopg.connect(clean_dsn, autocommit=True) as conn:
+        yield conn
+
+
+@pytest.fixture
+def real(clean_dsn: str, opened: Opener) -> PostgresStore:
+    """A store by the database's own clock."""
+    return opened(clean_dsn)
+
+
+# -- statements and plans
+
+
+@pytest.mark.parametrize("name", EXPLAINABLE)
+def test_each_statement_fits_the_schema(name: str, conn: psycopg.Connection) -> None:
+    conn.execute("explain " + STATEMENTS[name], Nulls())
+
+
+@pytest.mark.parametrize("name", sorted(STATEMENTS))
+def test_each_statement_says_first_what_it_does(name: str) -> None:
+    assert STATEMENTS[name].startswith("\n-- ")
+
+
+def plan(store: PostgresStore, sql: str, **values: object) -> dict:
+    """Carry a statement out under `explain` in the settings of a claim, take it back, and return its plan."""
+    conn = store._open()
+    with conn.transaction(force_rollback=True):
+        conn.execute(statements.PLANNER, {"local": True})
+        text = f"explain (analyze, buffers, format json) {sql}"
+        [[[told]]] = conn.execute(text, Nulls(values), prepare=store._prepare).fetchall()
+        return told["Plan"]
+
+
+def nodes(tree: dict) -> Iterator[dict]:
+    yield tree
+    for child in tree.get("Plans", []):
+        yield from nodes(child)
+
+
+def buffers(node: dict) -> int:
+    return node["Shared Hit Blocks"] + node["Shared Read Blocks"]
+
+
+def claim_plan(store: PostgresStore, lanes: list[tuple[int, str]], limit: int = 20) -> dict:
+    return plan(
+        store,
+        statements.CLAIM,
+        priorities=[priority for priority, _ in lanes],
+        queues=[queue for _, queue in lanes],
+        dues=[None for _ in lanes],
+        ids=[None for _ in lanes],
+        kinds=["noop"],
+        limit=limit,
+        lease_s=30.0,
+        node="n",
+        worker=1,
+        pid=1,
+    )
+
+
+def is_in_order(tree: dict) -> bool:
+    """Whether jobs are found by the lane index in its order, and nothing is sorted or read whole."""
+    kinds = {node["Node Type"] for node in nodes(tree)}
+    by_lane = [node for node in nodes(tree) if node.get("Index Name") == "job_lane"]
+    return len(by_lane) == 1 and not kinds & {
+        "Sort",
+        "Seq Scan",
+        "Bitmap Heap Scan",
+        "Hash Join",
+        "Merge Join",
+    }
+
+
+@pytest.mark.parametrize("prepare", [True, False])
+def test_the_plan_of_a_claim_does_not_depend_on_statistics(
+    schema_dsn: str, prepare: bool, opened: Opener
+) -> None:
+    lanes = [(priority, f"q{queue}") for priority in range(10) for queue in range(3)]
+    with psycopg.connect(schema_dsn, autocommit=True) as conn:
+        conn.execute("alter table tenure.job set (autovacuum_enabled = off)")
+        store = opened(schema_dsn, prepare=prepare)
+        assert is_in_order(claim_plan(store, lanes)), "on an empty table"
+        conn.execute(
+            """
+            insert into tenure.job (id, kind, queue, priority, due)
+            select tenure.new_id(), 'noop', 'q' || n % 3, n % 10, now() + '1 day' from generate_series(1, 200000) n
+            """
+        )
+        conn.execute(
+            """
+            insert into tenure.finished
+            select
+                gen_random_uuid(), 'noop', 'q', 5, 'done', now(), 1, 1, 0, 0, 0, null, now(), now(), null, 'n', 1, 1, '{}'
+            from generate_series(1, 100000)
+            """
+        )
+        jobs = [new(queue="q0", priority=9) for _ in range(50)]
+        store.push(jobs)
+
+        for statistics in ("", "analyze", "vacuum analyze"):
+            conn.execute(statistics)
+            tree = claim_plan(store, lanes)
+            assert is_in_order(tree), statistics
+            assert tree["Actual Rows"] == 20
+            [picked] = [node for node in nodes(tree) if node.get("Subplan Name") == "CTE picked"]
+            assert buffers(picked) < 200, "to look into 30 lanes and lock 20 jobs"
+            assert buffers(claim_plan(store, [(9, "q0")])) < 300, "updating them and their indexes included"
+
+
+def test_a_claim_locks_just_the_rows_that_it_returns(real: PostgresStore, conn: psycopg.Connection) -> None:
+    real.push([new(kind=kind, priority=priority) for priority in (1, 2) for kind in ("other", "noop") * 5])
+    with real._open().transaction():
+        real._rewind(real._open())
+        assert real._pick(real._open(), want(limit=7), real._lanes.walk(["*"])).rowcount == 7
+        free = conn.execute("select count(*) from (select from tenure.job for update skip locked) as free")
+        assert free.fetchone() == (13,)
+
+
+def test_the_plan_holds_when_the_statistics_say_that_few_jobs_are_due(
+    schema_dsn: str, opened: Opener
+) -> None:
+    with psycopg.connect(schema_dsn, autocommit=True) as conn:
+        conn.execute("alter table tenure.job set (autovacuum_enabled = off)")
+        store = opened(schema_dsn, prepare=False)
+        store.push([new(delay_s=60) for _ in range(1000)])
+        conn.execute("analyze tenure.job")
+        conn.execute("update tenure.job set due = now() - interval '1 h'")
+        store.push([new() for _ in range(5000)])
+        assert is_in_order(claim_plan(store, [(5, "default")], limit=100))
+
+
+def test_a_claim_with_a_position_does_not_walk_what_is_gone(schema_dsn: str, opened: Opener) -> None:
+    with psycopg.connect(schema_dsn, autocommit=True) as conn, psycopg.connect(schema_dsn) as snapshot:
+        conn.execute("alter table tenure.job set (autovacuum_enabled = off)")
+        store = opened(schema_dsn)
+        store.push([new() for _ in range(6000)])
+        snapshot.execute("set transaction isolation level repeatable read")
+        snapshot.execute("select count(*) from tenure.job")  # from now on nothing can be cleaned away
+        claims = store.claim(want(limit=100))
+        for _ in range(40):
+            exchanged = store.exchange([settlement(claim) for claim in claims], want(limit=100, rewind=False))
+            claims = list(exchanged.claims)
+        [(_, position)] = store._lanes.walk(["*"])
+        given = {"priorities": [5], "queues": ["default"], "kinds": ["noop"], "limit": 20, "lease_s": 30.0}
+        holder = {"node": "n", "worker": 1, "pid": 1}
+
+        onward = plan(store, statements.CLAIM, dues=[position[0]], ids=[position[1]], **given, **holder)
+        head = plan(store, statements.CLAIM, dues=[None], ids=[None], **given, **holder)
+
+        assert onward["Actual Rows"] == head["Actual Rows"] == 20
+        assert buffers(onward) < 300
+        assert buffers(onward) + 100 < buffers(head)
+
+
+def test_a_renewal_and_progress_write_no_index(real: PostgresStore, conn: psycopg.Connection) -> None:
+    real.push([new() for _ in range(5)])
+    leases = [claim.lease for claim in real.claim(want())]
+    counter = "select pg_stat_get_xact_tuples_hot_updated('tenure.job'::regclass)"
+    with conn.transaction():
+        conn.execute(statements.RENEW, {**postgres._lease_arrays(leases), "lease_s": 30.0, "now": None})
+        assert conn.execute(counter).fetchone() == (5,)
+        told = {**postgres._lease_arrays(leases), "progress": ['{"done": 1}'] * 5, "now": None}
+        conn.execute(statements.PROGRESS, told)
+        assert conn.execute(counter).fetchone() == (10,)
+
+
+# -- the rules, repeated by the table
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "state = 'done'",
+        "state = 'running'",
+        "node = 'n'",
+        "cancel = true",
+        "due = 'infinity'",
+        "due = '20000-01-01'",
+        "due = '1969-12-31'",
+        "kind = ''",
+        "queue = '@later'",
+        "priority = 10",
+        "attempt = -1",
+        "epoch = -1",
+        "unique_key = repeat('u', 65)",
+        "history = '{}'",
+        "payload = null",
+    ],
+)
+def test_nobody_can_break_a_rule_by_sql(real: PostgresStore, conn: psycopg.Connection, change: str) -> None:
+    real.push([new()])
+    with pytest.raises((psycopg.errors.IntegrityError, psycopg.errors.DataError)):
+        conn.execute(f"update tenure.job set {change}")
+
+
+def test_an_odd_payload_harms_no_neighbour_at_claim(real: PostgresStore, conn: psycopg.Connection) -> None:
+    odd = ["[" * 3000 + "]" * 3000, "1e400", '"\\ud83d\\ude00 \\\\u0000"', "null", "[]", '{"a": {"a": 1}}']
+    for payload in odd:
+        conn.execute("select tenure.push('noop', %s::jsonb)", [payload])
+    good = [new(payload='{"n": 1}') for _ in range(20)]
+    real.push(good)
+
+    claims = real.claim(want(limit=100))
+
+    assert len(claims) == len(odd) + len(good)
+    assert {claim.lease.id for claim in claims} >= {job.id for job in good}
+    assert all(real.settle([settlement(claim) for claim in claims]))
+    for claim in claims:
+        assert bytes(real.status(claim.lease.id).payload).decode() == claim.payload
+
+
+def test_times_come_back_in_utc_at_both_ends_of_the_calendar(clean_dsn: str, opened: Opener) -> None:
+    first, last = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 30, 23, 59, tzinfo=UTC)
+    with psycopg.connect(clean_dsn, autocommit=True) as conn:
+        conn.execute(
+            "do $$ begin execute 'alter database ' || current_database() || ' set timezone to ''Asia/Tokyo'''; end $$"
+        )
+    store = opened(clean_dsn)
+    jobs = [new(due=first), new(due=last)]
+    store.push(jobs)
+    assert [store.status(job.id).due for job in jobs] == [first, last]
+    assert all(store.status(job.id).due.utcoffset() == timedelta(0) for job in jobs)
+
+
+# -- the SQL function for other languages
+
+
+def test_a_job_can_be_pushed_by_sql(real: PostgresStore, conn: psycopg.Connection) -> None:
+    [[id]] = conn.execute("select tenure.push('noop')::text").fetchall()
+    [claim] = real.claim(want())
+    assert (claim.lease.id, claim.kind, claim.queue, claim.priority, claim.payload) == (
+        id,
+        "noop",
+        "default",
+        5,
+        "{}",
+    )
+    assert abs(int(id.replace("-", "")[:12], 16) - datetime.now(UTC).timestamp() * 1000) < 60_000
+    assert id[14] == "7"
+    assert id[19] in "89ab"
+
+    given = {"id": new_id(), "due": datetime(2040, 1, 1, tzinfo=UTC)}
+    push = """
+        select tenure.push(
+            'other', '{"a": 1}', queue => 'q', priority => 0, due => %(due)s, unique_key => 'u', id => %(id)s::uuid
+        )::text
+    """
+    assert conn.execute(push, given).fetchall() == [(given["id"],)]
+    assert conn.execute(push, given).fetchall() == [(given["id"],)], "a known id adds nothing"
+    assert conn.execute(push, {**given, "id": new_id()}).fetchall() == [(None,)], "the key is taken"
+    view = real.status(given["id"])
+    assert (view.kind, view.queue, view.priority, view.due, view.unique) == (
+        "other",
+        "q",
+        0,
+        given["due"],
+        "u",
+    )
+
+
+# -- a caller's transaction
+
+
+def test_a_push_lives_and_dies_with_the_callers_transaction(real: PostgresStore, clean_dsn: str) -> None:
+    rolled_back, committed = new(), new()
+    with psycopg.connect(clean_dsn) as caller:
+        PostgresStore.over(caller).push([rolled_back])
+        caller.rollback()
+        PostgresStore.over(caller).push([committed])
+        assert real.claim(want()) == [], "not before the commit"
+        caller.commit()
+        assert [claim.lease.id for claim in real.claim(want())] == [committed.id]
+    assert real.status(rolled_back.id) is None
+
+
+def test_conflicts_leave_the_callers_transaction_usable(real: PostgresStore, clean_dsn: str) -> None:
+    known, holder = new(), new(unique="u")
+    real.push([known, holder])
+    with psycopg.connect(clean_dsn, row_factory=psycopg.rows.dict_row) as caller:
+        caller.execute("create temporary table users (name text)")
+        store = PostgresStore.over(caller)
+        late = new(unique="u")
+        assert store.push([known, late, *(new() for _ in range(1500))])[:2] == [known.id, None]
+        caller.execute("insert into users values ('ann')")
+        store.close()
+        assert caller.execute("select count(*) as n from users").fetchall() == [{"n": 1}], (
+            "still the caller's"
+        )
+    assert real.counts().states["queued"] == 1502
+
+
+def test_a_refused_push_is_the_callers_to_roll_back(clean_dsn: str) -> None:
+    with psycopg.connect(clean_dsn) as caller:
+        with pytest.raises(ValueError, match="rule"):
+            PostgresStore.over(caller).push([new(kind="")])
+        caller.rollback()
+        assert PostgresStore.over(caller).push([new()]) != [None]
+        caller.rollback()
+
+
+# -- notifications
+
+
+def heard(store: PostgresStore) -> list[str]:
+    """What arrives within a moment, in order."""
+    words: list[str] = []
+    while select.select([store.fileno()], [], [], 0.2)[0]:
+        words += store.notifications()
+    return words + store.notifications()
+
+
+@pytest.fixture
+def listener(clean_dsn: str, opened: Opener) -> PostgresStore:
+    store = opened(clean_dsn)
+    store.listen()
+    return store
+
+
+def test_one_notification_a_queue_and_statement(real: PostgresStore, listener: PostgresStore) -> None:
+    real.push([new(queue=queue) for queue in ("a", "b") for _ in range(5)])
+    assert sorted(heard(listener)) == ["a", "b"]
+    real.push([new(delay_s=60) for _ in range(5)])
+    assert heard(listener) == ["@later"]
+    real.push([new(), new(delay_s=60)])
+    assert sorted(heard(listener)) == ["@later", "default"]
+    assert listener.notifications() == []
+
+
+def test_what_goes_back_to_its_queue_is_told(real: PostgresStore, listener: PostgresStore) -> None:
+    real.push([new(queue="a") for _ in range(6)])
+    claims = real.claim(want())
+    heard(listener)
+    real.settle([settlement(claims[0], State.QUEUED)])
+    assert heard(listener) == ["a"]
+    real.settle([settlement(claims[1], State.QUEUED, delay_s=60)])
+    assert heard(listener) == ["@later"]
+    real.settle([settlement(claims[2])])
+    assert heard(listener) == []
+    real.give_back([claims[3].lease])
+    assert heard(listener) == ["a"]
+    real.cancel(claims[4].lease.id)
+    assert heard(listener) == ["@cancel"]
+    real.settle([settlement(claims[5], State.DEAD)])
+    real.retry(claims[5].lease.id)
+    assert heard(listener) == ["a"]
+    real.abandon(HOLDER)
+    real.claim(want(lease_s=0))
+    assert heard(listener) == []
+    assert real.reclaim()
+    assert heard(listener) == ["a"]
+
+
+def test_a_rolled_back_push_wakes_nobody(clean_dsn: str, listener: PostgresStore) -> None:
+    with psycopg.connect(clean_dsn) as caller:
+        PostgresStore.over(caller).push([new()])
+        caller.rollback()
+    assert heard(listener) == []
+
+
+def test_words_that_came_with_another_answer_are_not_lost(
+    real: PostgresStore, listener: PostgresStore
+) -> None:
+    real.push([new(queue="a")])
+    wait_for(lambda: select.select([listener.fileno()], [], [], 0)[0])
+    listener.counts()
+    assert listener.notifications() == ["a"]
+
+
+# -- the connection
+
+
+def terminate(conn: psycopg.Connection) -> None:
+    """End every other session of this database, and see it ended."""
+    others = "from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    conn.execute(f"select pg_terminate_backend(pid) {others}")
+    wait_for(lambda: conn.execute(f"select count(*) {others}").fetchone() == (0,))
+
+
+def test_a_lost_connection_is_said_once_and_made_anew(real: PostgresStore, conn: psycopg.Connection) -> None:
+    job = new()
+    real.push([job])
+    [claim] = real.claim(want())
+    terminate(conn)
+    with pytest.raises(StoreUnavailable):
+        real.exchange([settlement(claim)], want(rewind=False))
+    assert real.exchange([settlement(claim)], want(rewind=False)).kept == (True,)
+
+
+def test_a_listener_hears_again_after_its_connection_was_lost(
+    real: PostgresStore, listener: PostgresStore, conn: psycopg.Connection
+) -> None:
+    terminate(conn)
+    assert select.select([listener.fileno()], [], [], 5)[0], "an event loop wakes up"
+    with pytest.raises(StoreUnavailable):
+        heard(listener)
+    with pytest.raises(StoreUnavailable):
+        listener.notifications()
+    listener.counts()
+    real.push([new(queue="a")])
+    assert heard(listener) == ["a"]
+
+
+def test_a_database_that_cannot_be_reached_is_unavailable(opened: Opener) -> None:
+    store = opened("host=/nonexistent dbname=x", connect_timeout_s=1)
+    with pytest.raises(StoreUnavailable):
+        store.counts()
+
+
+def test_a_read_only_database_is_unavailable_until_it_is_not(real: PostgresStore) -> None:
+    real._open().execute("set default_transaction_read_only = on")
+    with pytest.raises(StoreUnavailable):
+        real.push([new()])
+    assert real.push([new()]) != [None], "a new connection may lead to the new primary"
+
+
+def test_a_bug_in_a_statement_is_no_outage(real: PostgresStore) -> None:
+    with pytest.raises(psycopg.ProgrammingError):
+        real._rows("select nonsense")
+    assert real.counts()
+
+
+def test_a_lost_deadlock_is_tried_again(real: PostgresStore) -> None:
+    tries = []
+
+    def work(conn: psycopg.Connection) -> str:
+        tries.append(conn)
+        if len(tries) < 3:
+            raise psycopg.errors.DeadlockDetected
+        return "done"
+
+    assert real._transact(work) == "done"
+    with pytest.raises(StoreUnavailable):
+        real._transact(lambda conn: conn.execute("do $$ begin raise sqlstate '40P01'; end $$"))
+
+
+def test_two_stores_that_lock_the_same_jobs_do_not_deadlock(real: PostgresStore, clean_dsn: str) -> None:
+    code = f"""
+from runtime.edges.postgres import PostgresStore
+from runtime.model.jobs import Lease, Progress
+store = PostgresStore({clean_dsn!r})
+leases = [Lease(id, 1) for id in LEASES]
+if REVERSE: leases.reverse()
+for _ in range(100):
+    store.progress([(lease, Progress(1)) for lease in leases])
+    store.renew(leases, 30)
+"""
+    real.push([new() for _ in range(100)])
+    ids = [claim.lease.id for claim in real.claim(want(limit=100))]
+    before = deadlocks(real)
+    run_all([code.replace("LEASES", repr(ids)).replace("REVERSE", str(reverse)) for reverse in (False, True)])
+    assert deadlocks(real) == before
+
+
+def deadlocks(store: PostgresStore) -> int:
+    [[count]] = store._rows("select deadlocks from pg_stat_database where datname = current_database()")
+    return count
+
+
+def run_all(codes: list[str]) -> list[str]:
+    """Run programs at the same time; what they print."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for code in codes
+    ]
+    outputs = [process.communicate(timeout=50) for process in running]
+    assert [process.returncode for process in running] == [0] * len(running), outputs
+    return [out for out, _ in outputs]
+
+
+def test_processes_that_claim_together_never_get_the_same_lease_and_lose_nothing(
+    real: PostgresStore, clean_dsn: str
+) -> None:
+    code = f"""
+import msgspec
+from runtime.edges.postgres import PostgresStore
+from runtime.model.jobs import Ending, Holder, Settlement, State, Want
+store = PostgresStore({clean_dsn!r})
+got, told, round = [], [], 0
+while True:
+    round += 1
+    want = Want(holder=Holder("n", NUMBER, NUMBER), limit=7, lease_s=30, kinds=("noop",), queues=("*",), rewind=round % 5 == 1)
+    exchanged = store.exchange(told, want)
+    assert all(exchanged.kept)
+    if not exchanged.claims and round % 5 == 1:
+        break
+    got += [claim.lease for claim in exchanged.claims]
+    told = [
+        Settlement(lease=claim.lease, ending=Ending.DONE, state=State.DONE)
+        if claim.epoch > 1 or number % 3
+        else Settlement(lease=claim.lease, ending=Ending.RETRY, state=State.QUEUED)
+        for number, claim in enumerate(exchanged.claims)
+        for claim in [claim]
+    ]
+print(msgspec.json.encode(got).decode())
+""".replace("claim.epoch", "claim.lease.epoch")
+    jobs = [new(queue=f"q{number % 3}", priority=number % 2) for number in range(1500)]
+    real.push(jobs)
+
+    outputs = run_all([code.replace("NUMBER", str(number)) for number in (1, 2)])
+
+    got = [lease for output in outputs for lease in msgspec.json.decode(output, type=list[Lease])]
+    assert len(got) == len(set(got)), "no lease was given twice"
+    assert {lease.id for lease in got} == {job.id for job in jobs}
+    assert real.counts().states["done"] == 1500
+    assert {view.attempt for view in real.jobs(limit=1500)} == {1, 2}
+
+
+def test_two_retries_of_one_dead_job_queue_it_once(real: PostgresStore, clean_dsn: str) -> None:
+    job = new()
+    real.push([job])
+    real.settle([settlement(real.claim(want())[0], State.DEAD)])
+    code = f"""
+from runtime.edges.postgres import PostgresStore
+print(PostgresStore({clean_dsn!r}).retry({job.id!r}))
+"""
+    assert sorted(run_all([code, code])) == ["False\n", "True\n"]
+
+
+# -- upkeep
+
+
+def partitions(conn: psycopg.Connection) -> list[str]:
+    found = conn.execute(
+        """
+        select relname from pg_inherits join pg_class on oid = inhrelid
+        where inhparent = 'tenure.finished'::regclass order by 1
+        """
+    )
+    return [name.removeprefix("finished_") for (name,) in found]
+
+
+def test_pruning_makes_partitions_ahead_and_drops_them_behind(
+    schema_dsn: str, clock: Clock, opened: Opener
+) -> None:
+    store = opened(schema_dsn, clock=clock)
+    with psycopg.connect(schema_dsn, autocommit=True) as conn:
+        clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
+        store.prune(86_400, 60)
+        assert partitions(conn) == ["20400301", "20400302", "20400303", "rest"]
+        store.push([new()])
+        store.settle([settlement(store.claim(want())[0])])
+        assert conn.execute("select count(*) from tenure.finished_20400301").fetchone() == (1,)
+        clock.move(86_400 * 1.4)
+        assert store.prune(86_400, 60) == 0
+        clock.move(86_400 * 1.2)
+        assert store.prune(86_400, 60) == 2
+        assert partitions(conn) == ["20400303", "20400304", "20400305", "20400306", "rest"]
+
+
+def test_what_has_no_partition_is_kept_in_the_default_one_and_pruned_there(
+    schema_dsn: str, clock: Clock, opened: Opener
+) -> None:
+    store = opened(schema_dsn, clock=clock)
+    with psycopg.connect(schema_dsn, autocommit=True) as conn:
+        clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
+        store.push([new() for _ in range(3)])
+        store.settle([settlement(claim) for claim in store.claim(want())])
+        store.prune(86_400, 60)
+        assert "20400301" not in partitions(conn), "rows of that day are in the default partition already"
+        assert conn.execute("select count(*) from tenure.finished_rest").fetchone() == (3,)
+        clock.move(3 * 86_400)
+        store.prune(86_400, 60)
+        assert conn.execute("select count(*) from tenure.finished_rest").fetchone() == (0,)
+
+
+def test_pruning_leaves_what_it_cannot_lock_for_the_next_time(
+    schema_dsn: str, clock: Clock, opened: Opener
+) -> None:
+    store = opened(schema_dsn, clock=clock)
+    clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
+    store.prune(86_400, 60)
+    clock.move(10 * 86_400)
+    with psycopg.connect(schema_dsn) as reader:
+        reader.execute("select from tenure.finished")
+        assert store.prune(86_400, 60) == 0
+        reader.rollback()
+    assert store.prune(86_400, 60) == 3
+
+
+def test_ids_rise_and_have_one_text() -> None:
+    ids = [new_id() for _ in range(10_000)]
+    assert ids == sorted(set(ids))
+    assert canonical("{" + ids[0].upper() + "}") == ids[0]
+    assert canonical("nonsense") is None
+    assert canonical(ids[0] + "\n") is None

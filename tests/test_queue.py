@@ -1,0 +1,415 @@
+"""The application's side: what `Queue` promises to a web application, on a real database."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from runtime import NO_RETRY, Context, Job, Queue, job
+from runtime import queue as module
+from runtime.config import Config, DatabaseConfig
+from runtime.edges.ids import new_id
+from runtime.edges.postgres import PostgresStore
+from runtime.errors import ConfigError, DefinitionError, PayloadInvalid, SchemaOutdated, StoreUnavailable
+from runtime.model.jobs import Ending, Failure, Holder, Settlement, State, Want
+from tests.helpers import places
+
+
+@job("queue.scale", retry=NO_RETRY, queue="images", priority=3)
+class Scale(Job):
+    path: str
+    width: int = 256
+
+    def run(self, ctx: Context) -> None: ...
+
+
+class Undefined(Job):
+    """Has no kind."""
+
+
+@pytest.fixture
+def queue(schema_dsn: str) -> Iterator[Queue]:
+    with Queue(schema_dsn) as made:
+        yield made
+
+
+@pytest.fixture
+def store(schema_dsn: str) -> Iterator[PostgresStore]:
+    with closing(PostgresStore(schema_dsn)) as opened:
+        yield opened
+
+
+def end(store: PostgresStore, ending: Ending, state: State, **given: Any) -> None:
+    """Run and settle the one job that is queued, as a worker would."""
+    want = Want(holder=Holder("n", 1, 1), limit=1, lease_s=60.0, kinds=("queue.scale",), queues=("*",))
+    [claim] = store.claim(want)
+    assert store.settle([Settlement(lease=claim.lease, ending=ending, state=state, **given)]) == [True]
+
+
+def open_connections(dsn: str) -> int:
+    """Of ours, by what the database says."""
+    with psycopg.connect(dsn) as conn:
+        row = conn.execute(
+            "select count(*) from pg_stat_activity where application_name = 'tenure'"
+            " and datname = current_database()"
+        ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+# -- pushing
+
+
+def test_a_pushed_job_has_the_settings_of_its_kind(queue: Queue) -> None:
+    id = queue.push(Scale(path="a"))
+    assert id is not None
+    view = queue.status(id)
+    assert view is not None
+    assert (view.kind, view.queue, view.priority, view.state) == ("queue.scale", "images", 3, State.QUEUED)
+    assert queue.counts().states["queued"] == 1
+
+
+def test_what_push_is_told_goes_before_what_the_kind_says(queue: Queue) -> None:
+    id, due = new_id(), datetime(2090, 1, 1, tzinfo=UTC)
+    assert queue.push(Scale(path="a"), id=id.upper(), queue="urgent", priority=0, unique="k", at=due) == id
+    view = queue.status(id)
+    assert view is not None
+    assert (view.queue, view.priority, view.unique, view.due) == ("urgent", 0, "k", due)
+
+
+def test_after_counts_from_the_databases_now(queue: Queue) -> None:
+    view = queue.status(queue.push(Scale(path="a"), after=90) or "")
+    assert view is not None
+    assert view.due - view.created == timedelta(seconds=90)
+
+
+def test_a_taken_unique_key_is_none(queue: Queue) -> None:
+    assert queue.push(Scale(path="a"), unique="one") is not None
+    assert queue.push(Scale(path="b"), unique="one") is None
+
+
+def test_pushing_an_id_again_adds_nothing(queue: Queue) -> None:
+    id = new_id()
+    assert [queue.push(Scale(path="a"), id=id, unique="k") for _ in range(2)] == [id, id]
+    assert queue.counts().states["queued"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"at": datetime(2090, 1, 1)}, "^at .*time zone"),  # noqa: DTZ001 - that it is naive is the point
+        ({"at": "2090-01-01"}, "^at "),
+        ({"at": datetime(1969, 12, 31, tzinfo=UTC)}, "^at "),
+        ({"at": datetime.max.replace(tzinfo=UTC)}, "^at "),
+        ({"after": -1}, "^after "),
+        ({"after": float("nan")}, "^after "),
+        ({"after": True}, "^after "),
+        ({"after": "10s"}, "^after "),
+        ({"after": 1e12}, "^after "),
+        ({"after": 1, "at": datetime(2090, 1, 1, tzinfo=UTC)}, "after or at"),
+        ({"priority": 10}, "^priority "),
+        ({"priority": -1}, "^priority "),
+        ({"priority": True}, "^priority "),
+        ({"queue": ""}, "^queue "),
+        ({"queue": "*"}, "^queue "),
+        ({"queue": "@later"}, "^queue "),
+        ({"queue": "two words"}, "^queue "),
+        ({"queue": "q" * 49}, "^queue "),
+        ({"unique": ""}, "^unique "),
+        ({"unique": "ü" * 33}, "^unique "),
+        ({"unique": "a\0"}, "^unique "),
+        ({"unique": "\ud800"}, "^unique "),
+        ({"id": "7"}, "^id "),
+    ],
+    ids=str,
+)
+def test_a_wrong_argument_is_named_before_any_database_is_touched(given: dict[str, Any], named: str) -> None:
+    with Queue("postgresql://127.0.0.1:1/none") as queue, pytest.raises(ValueError, match=named):
+        queue.push(Scale(path="a"), **given)
+
+
+def test_a_wrong_payload_is_named_before_any_database_is_touched() -> None:
+    with Queue("postgresql://127.0.0.1:1/none") as queue:
+        with pytest.raises(PayloadInvalid, match="path"):
+            queue.push(Scale(path=1))  # type: ignore[arg-type]
+        with pytest.raises(DefinitionError, match="Undefined"):
+            queue.push(Undefined())
+        with pytest.raises(PayloadInvalid, match="path"):
+            queue.push_many([Scale(path="a"), Scale(path="a\0")])
+
+
+def test_many_are_pushed_in_order(queue: Queue) -> None:
+    ids = queue.push_many(Scale(path=str(number)) for number in range(1500))
+    assert len(set(ids)) == 1500
+    last = queue.status(ids[-1])
+    assert last is not None
+    assert b'"1499"' in bytes(last.payload or b"")
+    assert queue.push_many([]) == []
+
+
+# -- in the caller's transaction
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_job_commits_with_the_callers_rows_or_not(queue: Queue, schema_dsn: str, commits: bool) -> None:
+    with psycopg.connect(schema_dsn, row_factory=dict_row) as conn:
+        id = queue.push(Scale(path="a"), conn=conn)
+        assert id is not None
+        assert queue.status(id) is None, "it is not there for others before the commit"
+        if not commits:
+            conn.rollback()
+    assert (queue.status(id) is not None) is commits
+
+
+def test_the_callers_connection_stays_open_and_none_of_ours_is_used(queue: Queue, schema_dsn: str) -> None:
+    with psycopg.connect(schema_dsn) as conn:
+        queue.push(Scale(path="a"), conn=conn)
+        assert conn.execute("select 1").fetchone() == (1,)
+        assert open_connections(schema_dsn) == 0
+
+
+def test_another_kind_of_connection_is_refused_by_its_name(queue: Queue) -> None:
+    with pytest.raises(TypeError, match=r"conn must be a connection of psycopg 3, got object"):
+        queue.push(Scale(path="a"), conn=object())  # type: ignore[arg-type]
+
+
+# -- what became of it
+
+
+def test_cancel_and_retry_say_whether_they_did(queue: Queue, store: PostgresStore) -> None:
+    id = queue.push(Scale(path="a")) or ""
+    assert (queue.retry(id), queue.cancel(id), queue.cancel(id)) == (False, True, False)
+    dead = queue.push(Scale(path="a")) or ""
+    end(store, Ending.DEAD, State.DEAD)
+    assert (queue.retry(dead), queue.retry(dead)) == (True, False)
+
+
+def test_wait_returns_when_the_job_ends(queue: Queue, store: PostgresStore) -> None:
+    id = queue.push(Scale(path="a")) or ""
+    with ThreadPoolExecutor(1) as others:
+        waiting = others.submit(queue.wait, id, 20)
+        end(store, Ending.DONE, State.DONE, result='{"size": 7}')
+        assert waiting.result().state is State.DONE
+    assert queue.result(id, 0) == {"size": 7}
+
+
+def test_wait_has_a_limit_and_knows_what_it_does_not_know(queue: Queue) -> None:
+    id = queue.push(Scale(path="a")) or ""
+    with pytest.raises(TimeoutError, match=r"queued after 0\.05 s"):
+        queue.wait(id, 0.05)
+    with pytest.raises(LookupError):
+        queue.wait(new_id(), 5)
+
+
+def test_waiting_holds_no_connection(queue: Queue, schema_dsn: str) -> None:
+    id = queue.push(Scale(path="a")) or ""
+    waiting = 3 * module.CONNECTIONS
+    with ThreadPoolExecutor(waiting) as others:
+        asked = [others.submit(queue.wait, id, 20) for _ in range(waiting)]
+        assert queue.cancel(id)
+        assert {each.result().state for each in asked} == {State.CANCELLED}
+    assert open_connections(schema_dsn) <= module.CONNECTIONS
+
+
+def test_close_ends_a_wait(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_AFTER_S", 50.0)
+    id = queue.push(Scale(path="a")) or ""
+    paused = threading.Event()
+    pause = queue._closed.wait
+
+    def wait(timeout: float | None = None) -> bool:
+        paused.set()
+        return pause(timeout)
+
+    monkeypatch.setattr(queue._closed, "wait", wait)
+    with ThreadPoolExecutor(1) as others:
+        waiting = others.submit(queue.wait, id, 50)
+        assert paused.wait(20)
+        queue.close()
+        with pytest.raises(RuntimeError, match="is closed"):
+            waiting.result(timeout=10)
+
+
+def test_the_result_of_a_job_without_one_is_an_error_that_says_why(
+    queue: Queue, store: PostgresStore
+) -> None:
+    id = queue.push(Scale(path="a")) or ""
+    end(store, Ending.DEAD, State.DEAD, error=Failure("ValueError", "no such file"))
+    with pytest.raises(module.JobFailed, match=r"is dead: ValueError: no such file") as raised:
+        queue.result(id, 5)
+    assert raised.value.job.id == id
+    cancelled = queue.push(Scale(path="a")) or ""
+    queue.cancel(cancelled)
+    with pytest.raises(module.JobFailed, match="is cancelled"):
+        queue.result(cancelled, 5)
+
+
+# -- threads, processes, connections
+
+
+def test_threads_share_a_bounded_number_of_connections(queue: Queue, schema_dsn: str) -> None:
+    with ThreadPoolExecutor(32) as threads:
+        ids = list(threads.map(lambda number: queue.push(Scale(path=str(number))), range(200)))
+    assert len(set(ids)) == 200
+    assert queue.counts().states["queued"] == 200
+    assert 1 <= open_connections(schema_dsn) <= module.CONNECTIONS
+
+
+def test_a_call_that_gets_no_connection_says_so(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECTION_WITHIN_S", 0.01)
+    for _ in range(module.CONNECTIONS):
+        queue._slots.acquire()
+    with pytest.raises(StoreUnavailable, match="in use"):
+        queue.counts()
+    queue._slots.release(module.CONNECTIONS)
+    assert queue.counts()
+
+
+def test_nothing_is_opened_before_the_first_call(schema_dsn: str) -> None:
+    with Queue(schema_dsn) as queue:
+        assert open_connections(schema_dsn) == 0
+        queue.counts()
+        assert open_connections(schema_dsn) == 1
+    assert open_connections(schema_dsn) == 0
+
+
+def test_a_lost_connection_is_opened_anew(queue: Queue, schema_dsn: str) -> None:
+    queue.counts()
+    with psycopg.connect(schema_dsn, autocommit=True) as conn:
+        conn.execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where application_name = 'tenure' and datname = current_database()"
+        )
+    with pytest.raises(StoreUnavailable):
+        queue.counts()
+    assert queue.counts()
+
+
+def test_a_call_that_is_interrupted_leaves_no_connection_in_the_middle_of_something(
+    queue: Queue, schema_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(store: PostgresStore, id: str) -> None:
+        store.counts()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PostgresStore, "status", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        queue.status("7")
+    assert open_connections(schema_dsn) == 0
+    assert queue.counts()
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """What `work` raises in a forked child; empty: nothing."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside pytest-timeout's thread
+        pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(pid, 0)
+    with os.fdopen(reading, "rb") as said:
+        return said.read().decode()
+
+
+def test_a_used_queue_refuses_to_work_after_a_fork(queue: Queue) -> None:
+    queue.counts()
+    said = in_child(lambda: queue.push(Scale(path="a")))
+    assert said.startswith("RuntimeError: this Queue was used in process")
+    assert in_child(queue.close) == "", "closing it in the child leaves the parent's connections alone"
+    assert queue.counts().states["queued"] == 0
+
+
+def test_a_queue_that_was_not_used_works_after_a_fork(schema_dsn: str) -> None:
+    with Queue(schema_dsn) as queue:
+        assert in_child(lambda: (queue.push(Scale(path="a")), queue.close())) == ""
+        assert queue.counts().states["queued"] == 1
+
+
+def test_a_closed_queue_says_so(schema_dsn: str) -> None:
+    queue = Queue(schema_dsn)
+    queue.counts()
+    queue.close()
+    queue.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        queue.counts()
+    assert queue._slots.acquire(blocking=False), "who waited for a connection meanwhile is let in, to be told"
+
+
+# -- which database
+
+
+@pytest.mark.parametrize("url", ["", "mysql://box/none"])
+def test_a_wrong_url_is_refused_when_the_queue_is_made(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"database\.url"):
+        Queue(url)
+
+
+def test_without_our_schema_the_first_call_says_what_to_run(dsn: str) -> None:
+    with Queue(dsn) as queue, pytest.raises(SchemaOutdated, match="tenure migrate"):
+        queue.counts()
+    assert open_connections(dsn) == 0
+
+
+def test_a_database_that_comes_back_is_used(dsn: str) -> None:
+    with Queue(dsn) as queue:
+        with pytest.raises(SchemaOutdated):
+            queue.counts()
+        with closing(PostgresStore(dsn)) as store:
+            store.install()
+        assert queue.counts()
+
+
+def test_an_account_without_rights_is_told_so(schema_dsn: str) -> None:
+    name = f"reader_{os.getpid()}"
+    with psycopg.connect(schema_dsn, autocommit=True) as conn:
+        conn.execute(f"create role {name} login")  # type: ignore[call-overload]
+    try:
+        with (
+            Queue(schema_dsn.replace("tenure@", f"{name}@")) as queue,
+            pytest.raises(ConfigError, match=r"database\.url: its account lacks rights: permission denied"),
+        ):
+            queue.counts()
+    finally:
+        with psycopg.connect(schema_dsn, autocommit=True) as conn:
+            conn.execute(f"drop role {name}")  # type: ignore[call-overload]
+
+
+def test_without_a_url_the_configured_database_is_used(
+    schema_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.toml").write_text(f'[database]\nurl = "{schema_dsn}"\n')
+    monkeypatch.delenv("TENURE_DATABASE_URL", raising=False)
+    monkeypatch.setenv("TENURE_CONFIG", str(tmp_path / "t.toml"))
+    with Queue() as queue:
+        assert queue.push(Scale(path="a")) is not None
+    assert open_connections(schema_dsn) == 0
+    with pytest.raises(TypeError, match="not both"):
+        Queue(schema_dsn, config=Config())
+
+
+def test_without_any_database_the_embedded_one_is_kept_as_long_as_the_queue() -> None:
+    with places.kept() as home:
+        config = Config(database=DatabaseConfig(data_dir=home / "postgres"))
+        with Queue(config=config) as queue:
+            id = queue.push(Scale(path="a")) or ""
+            assert places.processes_on(home) != {}
+        assert places.processes_on(home) == {}
+        with Queue(config=config) as queue:
+            assert queue.status(id) is not None
