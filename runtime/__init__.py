@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from runtime import errors
 from runtime.actors.context import Context
+from runtime.definition import NO_RETRY, Job, Retry, exponential, fixed
 from runtime.errors import Cancel, Snooze, TimedOut
-from runtime.registry import NO_RETRY, Job, Retry, exponential, fixed, job
+from runtime.registry import job
 
 if TYPE_CHECKING:
     from runtime.queue import Queue

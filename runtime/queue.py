@@ -23,12 +23,13 @@ from psycopg.conninfo import conninfo_to_dict
 
 from runtime.config import Config, DatabaseConfig, load
 from runtime.config import check as check_config
+from runtime.definition import LONGEST_S, Definition, Job
 from runtime.edges.embedded import Embedded
 from runtime.edges.ids import canonical, new_id
 from runtime.edges.postgres import PostgresStore
 from runtime.errors import ConfigError, Error, StoreUnavailable
 from runtime.model.jobs import PRIORITIES, QUEUE_BYTES, UNIQUE_BYTES, Counts, JobView, NewJob, State
-from runtime.registry import DEFINED, LONGEST_S, Definition, Job
+from runtime.registry import DEFINED
 
 ENDED = (State.DONE, State.DEAD, State.CANCELLED)
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # between these two a job may be due: what every client can read

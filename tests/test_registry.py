@@ -23,10 +23,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import runtime
-from runtime import NO_RETRY, Context, Job, Retry, exponential, fixed, job, registry
+from runtime import NO_RETRY, Context, Job, Retry, definition, exponential, fixed, job, registry
+from runtime.definition import Definition
 from runtime.errors import DefinitionError, PayloadInvalid, UnknownKind
 from runtime.model.messages import Limits
-from runtime.registry import Definition, Registry, load
+from runtime.registry import Registry, load
 
 Write = Callable[[dict[str, str]], None]
 
@@ -398,7 +399,7 @@ def holds_unstorable(value: Any) -> bool:
         ({"anything": Opaque()}, "anything: Encoding objects of type Opaque is unsupported"),
         ({"anything": {(1, 2): 3}}, "anything: Only dicts"),
         ({"anything": [None, msgspec.Raw(b"nul")]}, "holds a msgspec.Raw that is not JSON"),
-        ({"text": "x" * (registry.TEXT_BYTES + 1)}, "more than 67108864"),
+        ({"text": "x" * (definition.TEXT_BYTES + 1)}, "more than 67108864"),
     ],
 )
 def test_a_value_that_cannot_be_stored_is_refused_at_push(change: dict[str, Any], says: str) -> None:

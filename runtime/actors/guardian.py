@@ -38,7 +38,6 @@ def guard(serve: Callable[[Lifeline], int], spared: Callable[[], set[int]]) -> i
     lifeline.hold()
     setproctitle("tenure: guardian")
     came = signals.Signals()
-    known = inherited | {pid}
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
@@ -47,7 +46,7 @@ def guard(serve: Callable[[Lifeline], int], spared: Callable[[], set[int]]) -> i
         for signum in came.read():
             if signum in _FORWARDED:
                 os.kill(pid, signum)
-        processes.end_strangers(known, alive_too=False)
+        processes.end_strangers({pid}, alive_too=False)
     came.close()
     lifeline.close()
     processes.end_strangers(inherited | spared(), alive_too=True)

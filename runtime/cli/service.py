@@ -19,8 +19,8 @@ from runtime.model.units import format_duration
 
 if TYPE_CHECKING:
     from runtime.config import Config
+    from runtime.definition import Definition
     from runtime.queue import TimedStore
-    from runtime.registry import Definition
 
 
 class Finding(msgspec.Struct, frozen=True):

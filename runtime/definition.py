@@ -1,0 +1,427 @@
+"""What a job class is: its payload, its options, what is refused in either, and the way to JSON and back.
+
+What a user writes can be wrong in two places: where a kind is defined, refused with the name of the class, the
+field and the remedy; and in one payload, refused with the name of the field. `registry.py` keeps the kinds.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect as types
+
+from runtime.errors import DefinitionError, PayloadInvalid
+from runtime.model.jobs import KIND_BYTES, QUEUE_BYTES
+from runtime.model.messages import Limits
+from runtime.model.units import parse_size
+
+LONGEST_S = 10 * 365 * 86400.0  # no timeout or delay may be longer: timers and timestamps must hold it
+RETRIES_MAX = 100_000
+CRASHES_MAX = 1_000
+KEY_CHARS = 64  # of a key in a path that names a value
+FACTOR_MAX = 1_000.0
+TEXT_BYTES = (
+    64 * 2**20
+)  # of a payload or a result; larger things belong in a file, with their path in the payload
+
+
+class Job(msgspec.Struct, forbid_unknown_fields=True):
+    """Base of payloads: subclass it under `@job` with typed fields and a method `run`."""
+
+    def run(self, ctx: Any, /) -> Any:
+        """Do the work; what is returned is stored as the result, as JSON."""
+        raise NotImplementedError
+
+
+J = TypeVar("J", bound=Job)
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """The delay before each retry: `first_s`, then each `factor` times the last, at most `cap_s`."""
+
+    first_s: float
+    factor: float
+    cap_s: float
+
+
+NO_DELAY = Backoff(0.0, 1.0, 0.0)
+
+
+def fixed(seconds: float) -> Backoff:
+    """The same delay before each retry."""
+    return Backoff(seconds, 1.0, seconds)
+
+
+def exponential(first: float, cap: float, factor: float = 2.0) -> Backoff:
+    """A delay of `first` seconds that doubles with each failure, up to `cap` seconds."""
+    return Backoff(first, factor, cap)
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """How often a job that failed runs again: `Retry(3)` is four attempts in all, back to back.
+
+    `jitter` spreads jobs that failed together: up to that share of the delay is added to it, by chance.
+    """
+
+    times: int
+    backoff: Backoff = NO_DELAY
+    jitter: float = 0.0
+
+
+NO_RETRY = Retry(0)
+
+
+_ENCODER = msgspec.json.Encoder()
+_SCANNER = msgspec.json.Decoder(msgspec.Raw)  # checks that it is JSON, and makes nothing of it
+_EXACT = msgspec.json.Decoder(float_hook=str)  # makes no number of what no float could hold
+_UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)  # what msgspec raises for a value
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Definition:
+    """One kind: its payload class, what bounds it, and its way to JSON text and back."""
+
+    kind: str
+    cls: type[Job]
+    retry: Retry
+    timeout_s: float | None
+    queue: str
+    priority: int
+    final: tuple[type[BaseException], ...]  # such a failure is the last one, whatever `retry` allows
+    stall_s: float | None
+    max_crashes: int
+    crash_retries: bool
+    memory_bytes: int | None
+    decoder: msgspec.json.Decoder[Job] = field(repr=False)
+
+    def limits(self, default_timeout_s: float) -> Limits:
+        backoff = self.retry.backoff
+        return Limits(
+            timeout_s=self.timeout_s if self.timeout_s is not None else default_timeout_s,
+            stall_s=self.stall_s,
+            retries=self.retry.times,
+            delay_first_s=backoff.first_s,
+            delay_factor=backoff.factor,
+            delay_cap_s=backoff.cap_s,
+            jitter=self.retry.jitter,
+            max_crashes=self.max_crashes,
+            crash_retries=self.crash_retries,
+            memory_bytes=self.memory_bytes,
+        )
+
+    def encode(self, job: Job) -> str:
+        """JSON text of a payload, which `decode` is known to accept.
+
+        Raises:
+            PayloadInvalid: names the field whose value JSON or jsonb cannot hold, or that has the wrong type.
+        """
+        try:
+            data = _ENCODER.encode(job)
+        except _UNENCODABLE as cause:
+            raise PayloadInvalid(self.kind, _first_unencodable(job) or str(cause)) from cause
+        text = self._storable(job, data)
+        self.decode(text)
+        return text
+
+    def decode(self, payload: str) -> Job:
+        """The job of a payload.
+
+        Raises:
+            PayloadInvalid: names the field that is missing, unknown or wrong.
+        """
+        try:
+            return self.decoder.decode(payload)
+        except msgspec.ValidationError as cause:
+            raise PayloadInvalid(self.kind, _named(str(cause))) from cause
+        except (msgspec.DecodeError, UnicodeError) as cause:
+            raise PayloadInvalid(self.kind, f"is not JSON: {cause}") from cause
+        except RecursionError as cause:
+            raise PayloadInvalid(self.kind, "is nested too deeply") from cause
+
+    def encode_result(self, value: object) -> str:
+        """JSON text of what a handler returned.
+
+        Raises:
+            PayloadInvalid: JSON or jsonb cannot hold it; the problem begins with "result".
+        """
+        if value is None:
+            return "null"
+        try:
+            data = _ENCODER.encode(value)
+        except _UNENCODABLE as cause:
+            raise PayloadInvalid(self.kind, f"result: {_plainly(cause)}") from cause
+        return self._storable(value, data, "result")
+
+    def _storable(self, value: object, data: bytes, path: str = "") -> str:
+        """The text of `data`, unless jsonb could not hold it or msgspec has written a null for a NaN."""
+        name = path or "payload"
+        if len(data) > TEXT_BYTES:
+            raise PayloadInvalid(
+                self.kind,
+                f"{name}: has {len(data)} bytes of JSON, more than {TEXT_BYTES}; pass a path instead",
+            )
+        try:
+            _SCANNER.decode(data)
+            if b"null" in data or b"\\u0000" in data:  # only then can there be anything to find
+                plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_raw)
+                if problem := _unstorable(plain, path):
+                    raise PayloadInvalid(self.kind, problem)
+        except msgspec.DecodeError as cause:
+            raise PayloadInvalid(
+                self.kind, f"{name}: holds a msgspec.Raw that is not JSON: {cause}"
+            ) from cause
+        except RecursionError as cause:
+            raise PayloadInvalid(self.kind, f"{name}: is nested too deeply") from cause
+        return data.decode()
+
+
+# -- what a definition must be
+
+
+class Check:
+    """The rules of a definition; each method raises DefinitionError, naming the class, unless its rule holds."""
+
+    def __init__(self, cls: type[Job]) -> None:
+        self.name = name_of(cls)
+
+    def refused(self, option: str, value: object, remedy: str) -> DefinitionError:
+        return DefinitionError(f"{self.name}: {option}={value!r}: {remedy}")
+
+    def kind(self, kind: str) -> None:
+        if not _is_visible(kind, KIND_BYTES):
+            raise self.refused("kind", kind, f"write a text of 1 to {KIND_BYTES} bytes without spaces")
+
+    def queue(self, queue: str) -> None:
+        if not _is_visible(queue, QUEUE_BYTES):
+            raise self.refused("queue", queue, f"write a text of 1 to {QUEUE_BYTES} bytes without spaces")
+        if queue.startswith("@") or queue == "*":
+            raise self.refused("queue", queue, 'write a name that is not "*" and does not begin with "@"')
+
+    def whole(self, option: str, value: int, least: int, most: int) -> None:
+        if type(value) is not int or not least <= value <= most:
+            raise self.refused(option, value, f"write a whole number from {least} to {most}")
+
+    def seconds(self, option: str, value: float | None, above: float | None = None) -> None:
+        """None is allowed; else a number of seconds, at least 0 or more than `above`."""
+        if value is None:
+            return
+        enough = _is_number(value) and (value >= 0 if above is None else value > above)
+        if not enough or value > LONGEST_S:
+            raise self.refused(option, value, "write a number of seconds, such as 300")
+
+    def retry(self, retry: Retry) -> None:
+        if not isinstance(retry, Retry) or not isinstance(retry.backoff, Backoff):
+            raise self.refused("retry", retry, "write NO_RETRY, Retry(5) or Retry(5, exponential(1, 3600))")
+        backoff = retry.backoff
+        self.whole("retry.times", retry.times, 0, RETRIES_MAX)
+        for option in ("first_s", "cap_s"):
+            self.seconds(f"retry.backoff.{option}", getattr(backoff, option))
+        if backoff.cap_s < backoff.first_s:
+            raise self.refused("retry.backoff", backoff, "write a cap that is not below the first delay")
+        if not _is_number(backoff.factor) or not 1 <= backoff.factor <= FACTOR_MAX:
+            raise self.refused(
+                "retry.backoff.factor", backoff.factor, f"write a number from 1 to {FACTOR_MAX}"
+            )
+        if not _is_number(retry.jitter) or not 0 <= retry.jitter <= 1:
+            raise self.refused("retry.jitter", retry.jitter, "write a share from 0 to 1, such as 0.1")
+
+    def memory(self, limit: int | str | None) -> int | None:
+        """The bytes of a limit."""
+        if limit is None:
+            return None
+        remedy = 'write bytes above 0, or a text such as "512MiB"'
+        try:
+            size = parse_size(limit) if isinstance(limit, str) else limit
+        except (ValueError, OverflowError) as cause:
+            raise self.refused("memory_limit", limit, remedy) from cause
+        if type(size) is not int or not 0 < size < 2**63:
+            raise self.refused("memory_limit", limit, remedy)
+        return size
+
+    def final(self, final: tuple[type[BaseException], ...]) -> None:
+        if not isinstance(final, tuple) or not all(
+            isinstance(each, type) and issubclass(each, BaseException) for each in final
+        ):
+            raise self.refused("final", final, "write a tuple of exception classes, such as (ValueError,)")
+
+    def run(self, cls: type[Job]) -> None:
+        run = cls.run
+        if run is Job.run or not callable(run):
+            raise DefinitionError(f"{self.name}: has no method run; write def run(self, ctx)")
+        if any(is_a(run) for is_a in _NOT_PLAIN):
+            raise DefinitionError(
+                f"{self.name}.run: would be called but not awaited or iterated; write a plain def"
+            )
+        try:
+            inspect.signature(run).bind(None, None)
+        except TypeError as cause:
+            raise DefinitionError(
+                f"{self.name}.run: takes the wrong arguments; write def run(self, ctx)"
+            ) from cause
+
+    def decoder(self, cls: type[J]) -> msgspec.json.Decoder[J]:
+        """The decoder of payloads, whose fields all have types that JSON can carry back."""
+        try:
+            fields = msgspec.structs.fields(cls)
+        except NameError as cause:
+            raise DefinitionError(self._unresolved(cls, str(cause.name))) from cause
+        for each in fields:
+            where = f"{self.name}.{each.name}"
+            try:
+                problem = _uncarried(types.type_info(each.type), set())
+            except NameError as cause:
+                problem = f"its type names {cause.name!r}, which is not known where it is defined"
+            except TypeError as cause:
+                problem = str(cause)
+            if problem:
+                raise DefinitionError(
+                    f"{where}: {problem}; write a type that JSON can carry back, such as str"
+                )
+        return msgspec.json.Decoder(cls)
+
+    def _unresolved(self, cls: type[Job], unknown: str) -> str:
+        named = re.compile(rf"\b{re.escape(unknown)}\b")
+        field_name = next(
+            (each for each, type_ in cls.__annotations__.items() if named.search(str(type_))), "?"
+        )
+        remedy = (
+            "put what nests into a msgspec.Struct of its own"
+            if unknown == cls.__name__
+            else "import it outside `if TYPE_CHECKING`, or define it above the class, in the module itself"
+        )
+        return f"{self.name}.{field_name}: its type names {unknown!r}, which is not known there; {remedy}"
+
+
+_NOT_PLAIN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_KEYS = (  # the types that msgspec writes as keys of a JSON object
+    types.AnyType,
+    types.StrType,
+    types.IntType,
+    types.FloatType,
+    types.EnumType,
+    types.LiteralType,
+    types.UUIDType,
+    types.DecimalType,
+    types.DateType,
+    types.DateTimeType,
+    types.TimeType,
+    types.TimeDeltaType,
+    types.BytesType,
+)
+
+
+def _uncarried(node: types.Type, seen: set[int]) -> str | None:
+    """Why JSON cannot carry values of a type back, or None; `seen` holds the nodes that were looked at."""
+    if id(node) in seen:
+        return None
+    seen.add(id(node))
+    if isinstance(node, types.CustomType):
+        return f"{name_of(node.cls)} is not known to JSON"
+    if isinstance(node, types.ExtType | types.RawType):
+        return f"{type(node).__name__.removesuffix('Type')} is not a value of JSON"
+    if isinstance(node, types.DictType):
+        key = node.key_type
+        if not all(
+            isinstance(each, _KEYS) for each in (key.types if isinstance(key, types.UnionType) else (key,))
+        ):
+            return "keys of a JSON object are text or numbers"
+    return next(filter(None, (_uncarried(part, seen) for part in _parts(node))), None)
+
+
+def _parts(node: types.Type) -> Iterator[types.Type]:
+    for name in node.__struct_fields__:
+        value = getattr(node, name)
+        for each in value if isinstance(value, tuple) else (value,):
+            part = each.type if isinstance(each, types.Field) else each
+            if isinstance(part, types.Type):
+                yield part
+
+
+# -- values and their names
+
+
+def _first_unencodable(job: Job) -> str | None:
+    """The field that msgspec cannot write, and why: its own message does not say which."""
+    for name in job.__struct_fields__:
+        value = getattr(job, name)
+        if value is not msgspec.UNSET:
+            try:
+                _ENCODER.encode(value)
+            except _UNENCODABLE as cause:
+                return f"{name}: {_plainly(cause)}"
+    return None
+
+
+def _plainly(cause: Exception) -> str:
+    if isinstance(cause, RecursionError):
+        return "is nested too deeply, or contains itself"
+    if isinstance(cause, UnicodeError):
+        return "holds a lone surrogate, which is no text; clean it with errors='backslashreplace'"
+    return f"{cause}; JSON holds numbers, text, lists and dicts"
+
+
+def _unstorable(value: object, path: str) -> str | None:
+    """The first value in plain data that jsonb cannot hold, with its path."""
+    rest = [(path, value)]
+    while rest:
+        path, value = rest.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return f"{path}: is {value}, which JSON cannot hold; use None or leave it out"
+        if isinstance(value, str) and "\0" in value:
+            return f"{path}: holds the character NUL, which PostgreSQL cannot store; strip it"
+        if isinstance(value, dict):
+            rest += [(f"{path}{_step(key)}".lstrip("."), each) for key, each in reversed(value.items())]
+            rest += [(f"{path}: a key", key) for key in value]
+        elif isinstance(value, list | tuple):
+            rest += [(f"{path}[{at}]", each) for at, each in reversed(list(enumerate(value)))]
+    return None
+
+
+def _step(key: str) -> str:
+    """A key as part of a path, in one line and of bounded length."""
+    return f".{key}" if key.isprintable() and len(key) <= KEY_CHARS else f"[{key[:KEY_CHARS]!r}]"
+
+
+def _raw(value: object) -> object:
+    """JSON text that a result carries as it is (`msgspec.Raw`), as plain data."""
+    if isinstance(value, msgspec.Raw):
+        return _EXACT.decode(value)
+    raise TypeError(f"Encoding objects of type {short_name(value)} is unsupported")
+
+
+def _named(message: str) -> str:
+    """msgspec's "PROBLEM - at `$.a.b`" as "a.b: PROBLEM"."""
+    problem, _, at = message.partition(" - at `$")
+    path = at.rstrip("`").removeprefix(".")
+    if lacking := re.fullmatch(
+        r"Object (missing required|contains unknown) field `(.+)`", problem, re.DOTALL
+    ):
+        path = f"{path}.{lacking[2]}".lstrip(".")
+        problem = "is missing" if lacking[1] == "missing required" else "is not a field of this kind"
+    return f"{path}: {problem}" if path else problem
+
+
+def _is_visible(text: object, most_bytes: int) -> bool:
+    """Text of 1 to `most_bytes` bytes, without spaces, control characters and surrogates."""
+    if not isinstance(text, str) or not text.isprintable() or " " in text:
+        return False
+    return 0 < len(text.encode()) <= most_bytes
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def name_of(thing: object) -> str:
+    module = getattr(thing, "__module__", None)
+    return f"{module}.{short_name(thing)}" if module else short_name(thing)
+
+
+def short_name(thing: object) -> str:
+    return str(getattr(thing, "__qualname__", None) or type(thing).__qualname__)

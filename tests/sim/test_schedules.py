@@ -1,0 +1,46 @@
+"""Thousands of schedules hold every promise, and broken ones are found: the simulator can fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.sim.__main__ import main
+from runtime.sim.schedule import run
+
+SCHEDULES = 2000
+
+
+@pytest.mark.timeout(240)
+def test_every_promise_holds_in_every_schedule(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["--seeds", str(SCHEDULES)])
+    printed = capsys.readouterr().out
+    assert code == 0, printed[-20_000:]
+    assert f"{SCHEDULES} schedules" in printed
+    for fault in ("strike worker", "strike supervisor", "stop node", "cut off", "reply lost", "reload", "garble"):
+        assert fault in printed, "a fault that never comes shows nothing"
+
+
+def test_a_seed_makes_the_same_schedule_every_time() -> None:
+    first, again = run(7, traced=True), run(7, traced=True)
+    assert first.trace == again.trace
+    assert first.trace != run(8, traced=True).trace
+
+
+def test_without_the_epoch_check_the_double_settle_is_found() -> None:
+    problems = [outcome.problem for seed in range(400) if (outcome := run(seed, check_epoch=False)).problem]
+    assert any("but the job is at" in problem for problem in problems if problem)
+
+
+def test_without_fencing_the_overlap_is_found() -> None:
+    problems = [outcome.problem for seed in range(400) if (outcome := run(seed, fencing=False)).problem]
+    assert any("overlap" in problem for problem in problems if problem)
+
+
+def test_a_failure_prints_its_seed_and_its_trace(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.sim.schedule.PATIENCE_S", 0.0)  # nothing is over that soon
+    assert main(["--seeds", "1", "--first", "3"]) == 1
+    printed = capsys.readouterr().out
+    assert "seed 3 failed" in printed
+    assert "child.ready" in printed, "the trace"
