@@ -48,7 +48,7 @@ def test_the_shipped_file_says_the_defaults_and_all_of_them() -> None:
     keys = [f"{section}.{name}" for section, table in tables.items() for name in table]
     assert keys == list(config.TYPES), "each key stands there, in the same order"
     found = config.load(SHIPPED, {}, Path("/"))
-    data_dir = SHIPPED.parent / ".tenure/postgres"
+    data_dir = SHIPPED.parent.parent / ".tenure/postgres"
     assert found == Config(database=DatabaseConfig(data_dir=data_dir), path=SHIPPED)
 
 
