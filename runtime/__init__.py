@@ -4,7 +4,7 @@ These are the public names; everything else may change. Importing this is cheap 
 every worker does it: `Queue` is imported when it is first asked for.
 
 To define a job: `job`, `Job`, `Retry`, `NO_RETRY`, `fixed`, `exponential`. In its `run`: `Context`, and to raise
-`Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over. In an application: `Queue`, and `errors`.
+`Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over; `provider` makes what it asks for. In an application: `Queue`, and `errors`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from runtime import errors
 from runtime.actors.context import Context
 from runtime.definition import NO_RETRY, Job, Retry, exponential, fixed
 from runtime.errors import Cancel, Snooze, TimedOut
+from runtime.providers import provider
 from runtime.registry import job
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ __all__ = [
     "exponential",
     "fixed",
     "job",
+    "provider",
 ]
 
 

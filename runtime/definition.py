@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import msgspec
 from msgspec import inspect as types
@@ -24,6 +24,7 @@ from runtime.model.units import parse_size
 LONGEST_S = 10 * 365 * 86400.0  # no timeout or delay may be longer: timers and timestamps must hold it
 RETRIES_MAX = 100_000
 CRASHES_MAX = 1_000
+VERSION_KEY = "$version"  # beside the fields of a payload whose class has a version above 1
 KEY_CHARS = 64  # of a key in a path that names a value
 FACTOR_MAX = 1_000.0
 TEXT_BYTES = (
@@ -32,11 +33,26 @@ TEXT_BYTES = (
 
 
 class Job(msgspec.Struct, forbid_unknown_fields=True):
-    """Base of payloads: subclass it under `@job` with typed fields and a method `run`."""
+    """Base of payloads: subclass it under `@job` with typed fields and a method `run`.
+
+    A handler that changes its fields gives new ones defaults, or raises `version` and says in `upgrade` what
+    becomes of older payloads, which may wait in the queue for long.
+    """
+
+    version: ClassVar[int] = 1
 
     def run(self, ctx: Any, /) -> Any:
-        """Do the work; what is returned is stored as the result, as JSON."""
+        """Do the work; what is returned is stored as the result, as JSON.
+
+        Parameters after `ctx` are provided by their types, see `runtime.provider`.
+        """
         raise NotImplementedError
+
+    @classmethod
+    def upgrade(cls, raw: dict[str, Any], version: int) -> dict[str, Any]:
+        """The fields of a payload that was pushed at an older `version`, as this version has them."""
+        del version
+        return raw
 
 
 J = TypeVar("J", bound=Job)
@@ -79,8 +95,17 @@ NO_RETRY = Retry(0)
 
 _ENCODER = msgspec.json.Encoder()
 _SCANNER = msgspec.json.Decoder(msgspec.Raw)  # checks that it is JSON, and makes nothing of it
+_FIELDS = msgspec.json.Decoder(dict[str, Any])
 _EXACT = msgspec.json.Decoder(float_hook=str)  # makes no number of what no float could hold
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)  # what msgspec raises for a value
+
+
+class Need(NamedTuple):
+    """A parameter of a handler's `run` that is provided by its type."""
+
+    name: str
+    type: type
+    optional: bool  # it has a default, for when nothing provides it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -99,6 +124,7 @@ class Definition:
     crash_retries: bool
     memory_bytes: int | None
     decoder: msgspec.json.Decoder[Job] = field(repr=False)
+    needs: tuple[Need, ...] = ()  # parameters of `run` after ctx
 
     def limits(self, default_timeout_s: float) -> Limits:
         backoff = self.retry.backoff
@@ -126,6 +152,9 @@ class Definition:
         except _UNENCODABLE as cause:
             raise PayloadInvalid(self.kind, _first_unencodable(job) or str(cause)) from cause
         text = self._storable(job, data)
+        if self.cls.version > 1:
+            fields = text.removeprefix("{")
+            text = f'{{"{VERSION_KEY}":{self.cls.version}{"" if fields == "}" else ","}{fields}'
         self.decode(text)
         return text
 
@@ -136,6 +165,8 @@ class Definition:
             PayloadInvalid: names the field that is missing, unknown or wrong.
         """
         try:
+            if self.cls.version > 1:
+                return self._upgraded(payload)
             return self.decoder.decode(payload)
         except msgspec.ValidationError as cause:
             raise PayloadInvalid(self.kind, _named(str(cause))) from cause
@@ -143,6 +174,19 @@ class Definition:
             raise PayloadInvalid(self.kind, f"is not JSON: {cause}") from cause
         except RecursionError as cause:
             raise PayloadInvalid(self.kind, "is nested too deeply") from cause
+
+    def _upgraded(self, payload: str) -> Job:
+        """The job of a payload of any version up to this one; one without a version is of the first."""
+        raw = _FIELDS.decode(payload)
+        version = raw.pop(VERSION_KEY, 1)
+        if type(version) is not int or not 1 <= version <= self.cls.version:
+            raise PayloadInvalid(
+                self.kind,
+                f"{VERSION_KEY}: is {version!r}, this program knows 1 to {self.cls.version}; deploy the newer",
+            )
+        if version < self.cls.version:
+            raw = self.cls.upgrade(raw, version)
+        return self.decoder.decode(_ENCODER.encode(raw))
 
     def encode_result(self, value: object) -> str:
         """JSON text of what a handler returned.
@@ -258,12 +302,51 @@ class Check:
             raise DefinitionError(
                 f"{self.name}.run: would be called but not awaited or iterated; write a plain def"
             )
+        parameters = list(inspect.signature(run).parameters.values())
+        plain = [
+            each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+        if len(plain) < 2 and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+            raise DefinitionError(f"{self.name}.run: takes the wrong arguments; write def run(self, ctx)")
+
+    def needs(self, cls: type[Job]) -> tuple[Need, ...]:
+        """What `run` asks for after ctx, by type."""
+        named = [
+            each
+            for each in list(inspect.signature(cls.run).parameters.values())[2:]
+            if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
+        ]
+        if not named:
+            return ()
         try:
-            inspect.signature(run).bind(None, None)
-        except TypeError as cause:
+            hints = get_type_hints(cls.run)
+        except NameError as cause:
             raise DefinitionError(
-                f"{self.name}.run: takes the wrong arguments; write def run(self, ctx)"
+                f"{self.name}.run: a type names {cause.name!r}, which is not known there; import it outside "
+                "`if TYPE_CHECKING`"
             ) from cause
+        needs = []
+        for each in named:
+            optional = each.default is not each.empty
+            hint = hints.get(each.name)
+            if not isinstance(hint, type):
+                hint = get_origin(hint)  # psycopg.Connection[Any] asks for a psycopg.Connection
+            if isinstance(hint, type):
+                needs.append(Need(each.name, hint, optional))
+            elif not optional:
+                raise DefinitionError(
+                    f"{self.name}.run: parameter {each.name!r} has no class as its type; write what is to be "
+                    "provided, such as db: Database"
+                )
+        return tuple(needs)
+
+    def version(self, cls: type[Job]) -> None:
+        self.whole("version", cls.version, 1, 10**6)
+        if cls.version > 1 and cls.upgrade.__func__ is Job.upgrade.__func__:  # type: ignore[attr-defined]
+            raise DefinitionError(
+                f"{self.name}: is version {cls.version} and does not say what becomes of older payloads; write "
+                "@classmethod def upgrade(cls, raw, version)"
+            )
 
     def decoder(self, cls: type[J]) -> msgspec.json.Decoder[J]:
         """The decoder of payloads, whose fields all have types that JSON can carry back."""

@@ -29,6 +29,7 @@ from runtime.edges.ids import canonical, new_id
 from runtime.edges.postgres import PostgresStore
 from runtime.errors import ConfigError, Error, StoreUnavailable
 from runtime.model.jobs import PRIORITIES, QUEUE_BYTES, UNIQUE_BYTES, Counts, JobView, NewJob, State
+from runtime.providers import provide_ours
 from runtime.registry import DEFINED
 
 ENDED = (State.DONE, State.DEAD, State.CANCELLED)
@@ -418,3 +419,12 @@ def _check_text(argument: str, text: str, most_bytes: int) -> None:
         fits = False
     if not fits:
         raise ValueError(f"{argument} must be a text of 1 to {most_bytes} bytes, got {text!r}")
+
+
+@contextmanager
+def _of_worker(config: Config) -> Iterator[Queue]:
+    with Queue(config=config) as queue:
+        yield queue
+
+
+provide_ours(Queue, _of_worker)

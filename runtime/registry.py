@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-from runtime.definition import CRASHES_MAX, Check, Definition, J, Job, Retry, name_of, short_name
+from runtime.definition import CRASHES_MAX, NO_RETRY, Check, Definition, J, Job, Retry, name_of, short_name
 from runtime.errors import DefinitionError, UnknownKind
 from runtime.model.jobs import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES
 from runtime.model.units import clip
@@ -75,6 +75,15 @@ class Registry:
                 f'{name_of(cls)} has no kind; write @job("…", retry=…) above the class'
             ) from None
 
+    @property
+    def definitions(self) -> tuple[Definition, ...]:
+        return tuple(self._by_kind[kind] for kind in self.kinds)
+
+    def without_kinds(self, kinds: Iterable[str]) -> Registry:
+        """The same, less these kinds."""
+        gone = set(kinds)
+        return Registry(each for each in self._by_class.values() if each.kind not in gone)
+
     def without(self, modules: Iterable[str]) -> Registry:
         """The same, less the kinds that these modules define."""
         gone = set(modules)
@@ -130,7 +139,10 @@ def job(
         if on_crash not in ("retry", "dead"):
             raise check.refused("on_crash", on_crash, 'write "retry" or "dead"')
         check.final(final)
+        if final and retry == NO_RETRY:
+            raise check.refused("final", final, "leave it out: with NO_RETRY every failure is the last")
         check.run(cls)
+        check.version(cls)
         DEFINED.add(
             Definition(
                 kind=kind,
@@ -145,6 +157,7 @@ def job(
                 crash_retries=on_crash == "retry",
                 memory_bytes=check.memory(memory_limit),
                 decoder=check.decoder(cls),
+                needs=check.needs(cls),
             )
         )
         return cls

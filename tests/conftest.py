@@ -12,6 +12,17 @@ from tests.helpers import databases, places
 from tests.helpers.databases import Server
 
 
+ORDER = ("rules", "model", "sim", "edges", "system")  # quick ones first; what is not named is quick
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place_in_order(item: pytest.Item) -> int:
+        directory = item.path.parent.name
+        return ORDER.index(directory) if directory in ORDER else 0
+
+    items.sort(key=place_in_order)
+
+
 @pytest.fixture(scope="session")
 def run_place() -> Iterator[Path]:
     """The directory of this test run."""

@@ -20,10 +20,12 @@ import termios
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FrameType
 
 import msgspec
+import psycopg
 import structlog
 from setproctitle import setproctitle
 
@@ -34,7 +36,7 @@ from runtime.edges import clock, log, processes, signals
 from runtime.edges.board import Board
 from runtime.edges.output import marker
 from runtime.edges.pipe import Pipe, Tokens
-from runtime.edges.postgres import PostgresStore
+from runtime.edges.postgres import PostgresStore, attempt_connection
 from runtime.edges.processes import Ends
 from runtime.edges.store import Store
 from runtime.errors import Cancel, PayloadInvalid, SchemaOutdated, Snooze, StoreUnavailable, TimedOut
@@ -42,6 +44,7 @@ from runtime.model.exits import EXIT_FAILED, Certificate, Verdict
 from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Holder, Progress, Settlement, State, Want
 from runtime.model.messages import Limits, Ready, Stop, ToWorker, Unready, Wake
 from runtime.model.units import clip
+from runtime.providers import Provided, provide_ours, unprovided
 from runtime.registry import Registry
 from runtime.rules import budgets
 from runtime.rules import worker as rules
@@ -54,6 +57,9 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
 )
 _RECYCLE_CHECK_S = 0.5
+
+
+provide_ours(psycopg.Connection, lambda config: attempt_connection(config.database.url), each_attempt=True)
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -89,6 +95,9 @@ def main(ends: Ends, spec: Spec) -> int:
     faulthandler.register(signals.STACKS, file=ends.stacks.fd, all_threads=True)
     sys.path[:0] = [path for path in registry.search_path(spec.config.path) if path not in sys.path]
     handlers, broken = registry.load(spec.config.service.handlers)
+    lacking = unprovided(handlers.definitions)
+    handlers = handlers.without_kinds(lacking)
+    broken |= {f"kind {kind}": problem for kind, problem in lacking.items()}
     store = PostgresStore(
         spec.url, application_name=f"tenure {name}", connect_timeout_s=spec.config.database.connect_timeout
     )
@@ -107,9 +116,14 @@ def main(ends: Ends, spec: Spec) -> int:
         store,
         Holder(spec.node, spec.number, os.getpid()),
     )
-    runner = _Runner(spec.number, handlers, limits, outside.board, output, ends.stacks.fd)
+    database = msgspec.structs.replace(spec.config.database, url=spec.url)
+    provided = Provided(msgspec.structs.replace(spec.config, database=database))
+    runner = _Runner(spec.number, handlers, limits, provided, outside.board, output, ends.stacks.fd)
     pipe.send_and_wait(Ready(kinds=limits, broken=broken))
-    return _loop(spec, outside, runner)
+    try:
+        return _loop(spec, outside, runner)
+    finally:
+        provided.close()
 
 
 def _loop(spec: Spec, outside: Outside, runner: _Runner) -> int:
@@ -187,6 +201,7 @@ class _Runner:
         worker: int,
         handlers: Registry,
         limits: dict[str, Limits],
+        provided: Provided,
         board: Board,
         output: _Output,
         stacks_fd: int,
@@ -195,6 +210,7 @@ class _Runner:
         self.kinds = handlers.kinds
         self._handlers = handlers
         self._limits = limits
+        self._provided = provided
         self._board = board
         self._output = output
         self._stacks_fd = stacks_fd
@@ -224,9 +240,16 @@ class _Runner:
         try:
             job = definition.decode(claim.payload)
             context = self._context(claim, number, limits)
-            self._number = number
-            result = job.run(context)
-            self._number = 0
+            if definition.needs:
+                with ExitStack() as attempt:
+                    arguments = self._provided.arguments(definition, attempt)
+                    self._number = number
+                    result = job.run(context, **arguments)
+                    self._number = 0
+            else:
+                self._number = number
+                result = job.run(context)
+                self._number = 0
             if self._overdue(number) is not None:  # the handler has swallowed what we raised in it
                 raise TimedOut("went on after its time limit")  # noqa: TRY301
             done = definition.encode_result(result)

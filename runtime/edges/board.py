@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
+import zlib
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -22,7 +23,7 @@ PAGE = 4096
 JOURNAL_BYTES = 256 * 1024
 PROGRESS_AT = 1024  # offset in the page
 PROGRESS_MAX = 1024  # bytes
-NOTE_MAX = 200  # characters
+ENTRY_HEAD = 8  # bytes before an outcome in the journal: its length and its CRC-32, big-endian
 
 # Words of 8 bytes. The last three belong to the supervisor, the others to the worker.
 _NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _TIMEOUT, _STALL, _CANCEL = range(10)
@@ -72,32 +73,37 @@ class Board:
         words[_CPU] = cpu_ns
         words[_PROGRESSED] = 0
         words[_LENGTH] = 0
+        words[_SEQUENCE] = (words[_SEQUENCE] | 1) + 1  # even, also when a report before was broken off
         words[_NUMBER] = number
 
     def end(self) -> None:
         self._words[_NUMBER] = 0
 
     def show(self, progress: Progress, now_ns: int) -> None:
-        """Report progress: the newest replaces the one before."""
+        """Report progress: the newest replaces the one before.
+
+        It may be broken off at any line, by a signal that raises in the handler: so the sequence is never
+        just counted up, but made odd, then even.
+        """
         data = _encode_progress(progress)
         if len(data) > PROGRESS_MAX:
             return  # a note in an alphabet of four bytes a letter; the last one stays
         words = self._words
-        words[_SEQUENCE] += 1  # odd: in the middle
+        sequence = words[_SEQUENCE] | 1
+        words[_SEQUENCE] = sequence  # odd: in the middle
         self._bytes[PROGRESS_AT : PROGRESS_AT + len(data)] = data
         words[_LENGTH] = len(data)
         words[_PROGRESSED] = now_ns
-        words[_SEQUENCE] += 1
+        words[_SEQUENCE] = sequence + 1
 
     def note(self, settlement: Settlement) -> bool:
         """Keep an outcome in the journal; False when it has no room, and must be settled at once."""
         data = _encode_settlement(settlement)
         start = PAGE + self._words[_JOURNAL]
-        end = start + 4 + len(data)
+        end = start + ENTRY_HEAD + len(data)
         if end > PAGE + JOURNAL_BYTES:
             return False
-        self._bytes[start : start + 4] = len(data).to_bytes(4, "big")
-        self._bytes[start + 4 : end] = data
+        self._bytes[start:end] = len(data).to_bytes(4, "big") + zlib.crc32(data).to_bytes(4, "big") + data
         self._words[_JOURNAL] = end - PAGE  # last: a death before this line leaves no half outcome
         return True
 
@@ -140,22 +146,25 @@ class Board:
             return None  # it died in the middle of a report
         try:
             return _decode_progress(data) if data else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return None
 
     def journal(self) -> tuple[Settlement, ...]:
-        """The outcomes that were not settled. What a dying process has scribbled over ends the list."""
+        """The outcomes that were not settled. One that a dying process has scribbled over ends the list."""
         settlements = []
         at, end = PAGE, PAGE + min(self._words[_JOURNAL], JOURNAL_BYTES)
-        while at + 4 <= end:
+        while at + ENTRY_HEAD <= end:
             length = int.from_bytes(self._bytes[at : at + 4], "big")
-            if at + 4 + length > end:
+            crc = int.from_bytes(self._bytes[at + 4 : at + ENTRY_HEAD], "big")
+            at += ENTRY_HEAD
+            data = bytes(self._bytes[at : at + length])
+            if at + length > end or zlib.crc32(data) != crc:
                 break
             try:
-                settlements.append(_decode_settlement(self._bytes[at + 4 : at + 4 + length]))
-            except msgspec.DecodeError:
+                settlements.append(_decode_settlement(data))
+            except (msgspec.DecodeError, RecursionError):
                 break
-            at += 4 + length
+            at += length
         return tuple(settlements)
 
     def warn(self, number: int, why: Why) -> None:

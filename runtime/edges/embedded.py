@@ -483,7 +483,8 @@ def _kill_orphans(name: str) -> None:
 
 def _prepare(data_dir: Path) -> None:
     data_dir.mkdir(parents=True, exist_ok=True)
-    if not (data_dir / CHANGE_LOCK).exists() and any(data_dir.iterdir()):
+    present = {path.name for path in data_dir.iterdir()}
+    if present and not present & {CHANGE_LOCK, LOCATION, CLUSTER}:
         raise EmbeddedError("the directory holds other files")
 
 

@@ -127,7 +127,11 @@ class MemoryStore:
     def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
         now = self._clock()
         new = [_new_job(job, now) for job in jobs]
-        return [self._add(job) for job in new]
+        answers: dict[str, str | None] = {}
+        for job in new:
+            if job.id not in answers:
+                answers[job.id] = self._add(job)
+        return [answers[job.id] for job in new]
 
     def _add(self, job: _Job) -> str | None:
         if job.id in self._jobs:
@@ -310,15 +314,16 @@ class MemoryStore:
         job = self._current(settlement.lease)
         if job is None:
             return False
-        if settlement.result is not None and not _is_json(settlement.result):
-            settlement = values.refused(settlement)
+        result = settlement.result if settlement.state in (State.DONE, State.CANCELLED) else None
+        if result is not None and not _is_json(result):
+            settlement, result = values.refused(settlement), None
         _charge(job, settlement.ending)
         if settlement.state is not State.DONE:
             self._remember(job, settlement)
         if settlement.state is State.QUEUED and not job.cancel:
             self._queue(job, self._clock() + timedelta(seconds=values.delay(settlement.delay_s)))
         else:
-            job.result = settlement.result if settlement.state in (State.DONE, State.CANCELLED) else None
+            job.result = result
             self._end(job, State.CANCELLED if settlement.state is State.QUEUED else settlement.state)
         return True
 
@@ -400,16 +405,12 @@ class MemoryStore:
             for job in self._jobs.values()
             if job.state is State.QUEUED and ("*" in queues or job.queue in queues)
         ]
-        waits = [(due - now).total_seconds() for due in dues if due > now]
-        waits += [
-            max((one.due - now).total_seconds(), 0.0)
-            for name, one in self._schedules.items()
-            if not self._has_run(name)
-        ]
+        ticks = [one.due for name, one in self._schedules.items() if not self._has_run(name)]
         ends = [(job.lease_until - now).total_seconds() for job in self._running() if job.lease_until]
         return Outlook(
             due_now=any(due <= now for due in dues),
-            next_due_s=min(waits, default=None),
+            next_due_s=min(((due - now).total_seconds() for due in dues if due > now), default=None),
+            next_tick_s=min(((due - now).total_seconds() for due in ticks), default=None),
             lease_end_s=min(ends, default=None),
         )
 

@@ -3,7 +3,7 @@
 Neither side ever blocks inside: reading takes what is there, writing keeps what does not fit. Only progress
 may be replaced by newer progress; anything else is kept, and a peer that does not read for so long
 that `OUTBOX_MAX` is passed is given up. A frame that is too long or no message gives up the peer as well:
-after garbage nothing that follows can be trusted.
+after garbage nothing that follows can be trusted, and nothing more is read.
 """
 
 from __future__ import annotations
@@ -71,14 +71,19 @@ class Pipe(Generic[In]):
         self._outbox: deque[tuple[memoryview, str | None]] = deque()
         self._outbox_bytes = 0
         self._begun = False  # whether the first frame of the outbox is partly written
+        self._given_up = False
 
     def receive(self) -> list[In]:
         """The messages that have arrived, without waiting.
 
         Raises:
-            PeerGone: the other end is closed and all its complete messages have been given out.
-            BadFrame: what arrived is no message of the expected type.
+            PeerGone: the other end is closed and all its complete messages have been given out; or it was
+                given up before.
+            BadFrame: what arrived is no message of the expected type. The peer is given up, and what came
+                together with the garbage is dropped.
         """
+        if self._given_up:
+            raise PeerGone
         messages: list[In] = []
         taken = 0
         while taken < READ_MAX:
@@ -91,14 +96,20 @@ class Pipe(Generic[In]):
                     break  # the next call says so
                 raise PeerGone
             taken += len(data)
-            for frame in self._frames.feed(data):
-                try:
-                    messages.append(self._decoder.decode(frame))
-                except (msgspec.DecodeError, RecursionError) as cause:
-                    raise BadFrame(str(cause)) from cause
+            try:
+                messages += self._decoded(data)
+            except BadFrame:
+                self._given_up = True
+                raise
             if len(data) < 65536:
                 break
         return messages
+
+    def _decoded(self, data: bytes) -> list[In]:
+        try:
+            return [self._decoder.decode(frame) for frame in self._frames.feed(data)]
+        except (msgspec.DecodeError, RecursionError) as cause:
+            raise BadFrame(str(cause)) from cause
 
     def send(self, message: msgspec.Struct, *, replaces: str | None = None) -> None:
         """Send now what fits, and keep the rest for `flush`.
@@ -155,10 +166,16 @@ class Pipe(Generic[In]):
         return not self._outbox
 
     def send_and_wait(self, message: msgspec.Struct) -> None:
-        """Send, and wait until the other side's pipe has taken it: for children, which may block."""
+        """Send, and wait until the other side's pipe has taken it: for children, which may block.
+
+        Raises:
+            PeerGone: the other end is closed.
+        """
         self.send(message)
+        writable = select.poll()
+        writable.register(self.write_fd, select.POLLOUT)
         while not self.flush():
-            select.select([], [self.write_fd], [])
+            writable.poll()
 
     def close(self) -> None:
         os.close(self.read_fd)
@@ -180,8 +197,9 @@ class Tokens:
         os.set_blocking(read_fd, False)
 
     def put(self, first: int, count: int) -> None:
-        """Put in `count` numbers from `first` on; at most 256, so that the pipe takes them whole."""
+        """Put in `count` numbers from `first` on; so few that the pipe takes them whole."""
         assert self._write_fd is not None
+        assert count * self.SIZE <= select.PIPE_BUF
         os.write(
             self._write_fd, b"".join(n.to_bytes(self.SIZE, "little") for n in range(first, first + count))
         )
@@ -192,6 +210,8 @@ class Tokens:
             try:
                 data = os.read(self.read_fd, self.SIZE)
             except BlockingIOError:
+                return False
+            if not data:
                 return False
             found = int.from_bytes(data, "little")
             if found >= number:

@@ -53,6 +53,7 @@ KEEPALIVE = {  # a peer that vanished without a word is noticed within about 20 
     "tcp_user_timeout": 20_000,  # milliseconds
 }
 PUSH_ROWS = 1000  # jobs a statement
+NEW_COLUMNS = ("ids", "kinds", "queues", "priorities", "dues", "delays", "uniques", "payloads")
 LANES_LIMIT = 1000  # lanes looked at by one rewinding claim; the next one goes on behind them
 WORDS_LIMIT = 1000  # different notifications kept until they are asked for
 TRIES = 5  # of a transaction that lost a deadlock
@@ -228,20 +229,19 @@ class PostgresStore:
 
     def _push(self, conn: psycopg.Connection[Any], jobs: Sequence[NewJob]) -> list[str | None]:
         ids = [canonical(job.id) for job in jobs]
-        rows = [_new_row(id, job) for id, job in zip(ids, jobs, strict=True)]
-        with self._whole(conn, len(rows) > PUSH_ROWS or any(job.unique is not None for job in jobs)):
-            added: set[str] = set()
+        first = dict(zip(reversed(ids), reversed(jobs), strict=True))  # an id given twice: as the first time
+        rows = [_new_row(id, first[id]) for id in dict.fromkeys(ids)]
+        unique = {id for id, job in first.items() if job.unique is not None}
+        with self._whole(conn, several=bool(unique) or len(rows) > PUSH_ROWS):
+            there: set[str | None] = set()
             for start in range(0, len(rows), PUSH_ROWS):
                 columns = zip(*rows[start : start + PUSH_ROWS], strict=True)
-                names = ("ids", "kinds", "queues", "priorities", "dues", "delays", "uniques", "payloads")
-                new = dict(zip(names, map(_array, columns), strict=True))
-                added |= {id for id, _ in self._cursor(conn, statements.PUSH, new)}
-            doubtful = [
-                id for id, job in zip(ids, jobs, strict=True) if id not in added and job.unique is not None
-            ]
+                new = dict(zip(NEW_COLUMNS, map(_array, columns), strict=True))
+                there |= {id for id, _ in self._cursor(conn, statements.PUSH, new)}
+            doubtful = unique - there  # known, or their keys are taken
             if doubtful:
-                added |= {id for [id] in self._cursor(conn, statements.KNOWN, {"ids": _array(doubtful)})}
-        return [id if id in added or job.unique is None else None for id, job in zip(ids, jobs, strict=True)]
+                there |= {id for [id] in self._cursor(conn, statements.KNOWN, {"ids": _array(doubtful)})}
+        return [id if id in there or id not in unique else None for id in ids]
 
     @contextmanager
     def _whole(self, conn: psycopg.Connection[Any], several: bool) -> Iterator[None]:
@@ -535,8 +535,12 @@ class PostgresStore:
         return [id for id in ids if id is not None]
 
     def outlook(self, queues: Sequence[str]) -> Outlook:
-        [[due_now, next_due_s, lease_end_s]] = self._rows(statements.OUTLOOK, queues=_some(queues))
-        return Outlook(due_now=due_now, next_due_s=next_due_s, lease_end_s=lease_end_s)
+        [[due_now, next_due_s, next_tick_s, lease_end_s]] = self._rows(
+            statements.OUTLOOK, queues=_some(queues)
+        )
+        return Outlook(
+            due_now=due_now, next_due_s=next_due_s, next_tick_s=next_tick_s, lease_end_s=lease_end_s
+        )
 
     def pending(self, kinds: Sequence[str], queues: Sequence[str]) -> bool:
         [[pending]] = self._rows(statements.PENDING, kinds=_array(kinds), queues=_some(queues))
@@ -569,6 +573,14 @@ class PostgresStore:
             if self._run(statements.PRUNE_REST, finished_s=finished_s, limit=REST_ROWS) < REST_ROWS:
                 break
         return dropped
+
+
+@contextmanager
+def attempt_connection(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection for one attempt of a handler: committed when `run` returns, rolled back when it raises."""
+    own: dict[str, Any] = {**KEEPALIVE, "application_name": "tenure handler", **conninfo_to_dict(url)}
+    with psycopg.connect(**own) as conn:
+        yield conn
 
 
 def _is_away(error: psycopg.Error) -> bool:

@@ -10,27 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import secrets
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import multiprocess
+from multiprocess import forkserver, reduction, resource_tracker
 from multiprocess import process as multiprocess_process
-from multiprocess import reduction
 
 from runtime.edges import signals
 from runtime.edges.board import Board, create_file
-from runtime.edges.output import Capture
+from runtime.edges.output import PIPE_BYTES, Capture
 from runtime.edges.pipe import Pipe, Tokens
 from runtime.errors import PeerGone
-from runtime.model.exits import EXIT_ORPHANED, STACK_TEXT, Exit
+from runtime.model.exits import EXIT_FAILED, EXIT_ORPHANED, STACK_TEXT, Exit
 
 Method = Literal["fork", "spawn", "forkserver"]
 
@@ -38,6 +40,7 @@ _LINUX = sys.platform == "linux"
 _OUR_FRAME = " in _attempt"  # what calls a handler, as faulthandler writes it
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PIPES = 4  # that a child shares with us
 
 
 class Handed:
@@ -68,8 +71,8 @@ class Ends:
     log: Handed
     secret: str  # of this incarnation's output markers
 
-    def descriptors(self) -> list[int]:
-        return [value.fd for value in vars(self).values() if isinstance(value, Handed)]
+    def handed(self) -> list[Handed]:
+        return [value for value in vars(self).values() if isinstance(value, Handed)]
 
 
 Main = Callable[[Ends, Any], int]
@@ -168,8 +171,15 @@ def start(
     Args:
         incoming: the type of the messages that the child sends.
         spec: data for the child; picklable, when `method` is not "fork".
+
+    Raises:
+        OSError: there is no room for another process or its descriptors; nothing is left of the attempt.
     """
-    to_child, to_parent, tokens, output = (os.pipe2(os.O_CLOEXEC) for _ in range(4))
+    _start_helpers(method, main.__module__)
+    before = _descriptors()
+    to_child, to_parent, tokens, output = _pipes()
+    theirs = (to_child[0], to_parent[1], tokens[1], output[1])
+    ours = (to_child[1], to_parent[0], tokens[0], output[0])
     secret = secrets.token_hex(8)
     shared.wipe()
     ends = Ends(
@@ -189,20 +199,22 @@ def start(
     try:
         with signals.held_back():
             process.start()
+        # multiprocess waits for all children it knows whenever it starts one, and would take their exit
+        # status and resource usage from us.
+        multiprocess_process._children.discard(process)  # noqa: SLF001
+        sentinel = os.pidfd_open(process.pid) if _LINUX else process.sentinel
     except OSError:
-        for fd in (to_child[1], to_parent[0], tokens[0], output[0]):
-            os.close(fd)
+        if process._popen is not None:  # noqa: SLF001 - it lives, and cannot be watched
+            process.kill()
+            process._popen.close()  # noqa: SLF001
+        _close_all((*ours, *theirs))
+        _close_all(_descriptors() - before)  # multiprocess leaves its own when it cannot fork
         raise
-    finally:
-        for fd in (to_child[0], to_parent[1], tokens[1], output[1]):
-            os.close(fd)
-    # multiprocess waits for all children it knows whenever it starts one, and would take their exit
-    # status and resource usage from us.
-    multiprocess_process._children.discard(process)  # noqa: SLF001
+    _close_all(theirs)
     os.set_blocking(output[0], False)
     return Child(
         pid=process.pid,
-        sentinel=os.pidfd_open(process.pid) if _LINUX else process.sentinel,
+        sentinel=sentinel,
         pipe=Pipe(to_parent[0], to_child[1], incoming),
         tokens=Tokens(tokens[0]),
         output_fd=output[0],
@@ -211,37 +223,90 @@ def start(
     )
 
 
+def _pipes() -> list[tuple[int, int]]:
+    """The pipes of a child, all or none."""
+    pipes: list[tuple[int, int]] = []
+    try:
+        for _ in range(_PIPES):
+            pipes.append(os.pipe2(os.O_CLOEXEC))  # noqa: PERF401 - what was made must be closed
+    except OSError:
+        _close_all(fd for pipe in pipes for fd in pipe)
+        raise
+    if _LINUX:
+        fcntl.fcntl(pipes[-1][1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    return pipes
+
+
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def _descriptors() -> set[int]:
+    """The open descriptors of this process, and one that is not: that of the listing itself."""
+    return {int(name) for name in os.listdir("/proc/self/fd" if _LINUX else "/dev/fd")}  # noqa: PTH208
+
+
+def _start_helpers(method: Method, module: str) -> None:
+    """Start what multiprocess needs for that method: deaf to what is sent to all, and to nothing else.
+
+    A fork server that is started with every signal held back never hears of its children's deaths. It has
+    imported `module` beforehand, which is most of the time that a child needs to start.
+    """
+    forkserver.set_forkserver_preload([module])
+    helpers = {
+        "fork": (),
+        "spawn": (resource_tracker.ensure_running,),
+        "forkserver": (resource_tracker.ensure_running, forkserver.ensure_running),
+    }
+    for ensure_running in helpers[method]:
+        with signals.held_back(signals.UNHEEDED):  # each time: the tracker lifts this
+            ensure_running()
+
+
 def _enter(ends: Ends, main: Main, spec: Any, parent: int | None) -> None:
-    """The first lines of every child."""
+    """The first lines of every child, and its last: whatever happens in between, it ends here."""
+    code = EXIT_FAILED
+    try:
+        _settle(ends, parent)
+        code = main(ends, spec)
+    except PeerGone:
+        code = EXIT_ORPHANED
+    except BaseException:
+        traceback.print_exc()  # on what is the supervisor's pipe by now
+        raise
+    finally:
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # whatever a handler has made of them
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)  # a thread that a handler left would keep the process
+
+
+def _settle(ends: Ends, parent: int | None) -> None:
+    """Leave the parent's session, descriptors and signal handlers behind, and die when it does."""
     os.setsid()
     if _LINUX:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(EXIT_ORPHANED)  # it died before the line above
-    _keep_only({0, 1, 2, *ends.descriptors()})
+    _close_all(_descriptors() - {0, 1, 2, *(handed.fd for handed in ends.handed())})
     adopt_orphans()
+    for handed in ends.handed():
+        _lower(handed)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     os.dup2(ends.output.fd, 1)
     os.dup2(ends.output.fd, 2)
+    resource_tracker._resource_tracker._fd = None  # noqa: SLF001 - closed above, if there was one
     signals.settle_child()
-    try:
-        code = main(ends, spec)
-    except PeerGone:
-        code = EXIT_ORPHANED
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(code)
 
 
-def _keep_only(kept: set[int]) -> None:
-    directory = "/proc/self/fd" if _LINUX else "/dev/fd"
-    for name in os.listdir(directory):  # noqa: PTH208 - numbers, not paths
-        if int(name) not in kept:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
+def _lower(handed: Handed) -> None:
+    """Give it the lowest free number, which `select` can wait for; and let no handler's subprocess have it."""
+    before, handed.fd = handed.fd, os.dup(handed.fd)
+    os.close(before)
 
 
 def send_signal(child: Child, signum: int) -> None:

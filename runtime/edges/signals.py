@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -18,7 +18,7 @@ RELOAD = signal.SIGHUP
 CHILD = signal.SIGCHLD
 SOFT = signal.SIGUSR1  # to a worker: raise TimedOut in the handler, if the board says so
 STACKS = signal.SIGUSR2  # to a worker: write all Python stacks
-_UNHEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+UNHEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def _nothing(signum: int, frame: FrameType | None) -> None:
@@ -51,9 +51,11 @@ class Signals:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Deliver no signal inside: around a fork, so that none meets a child with its parent's handlers."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def held_back(which: Iterable[int] | None = None) -> Iterator[None]:
+    """Deliver no signal (or none of these) inside: around a fork, so that none meets a child with its
+    parent's handlers. A program that is started inside begins with them held back.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, which or signal.valid_signals())
     try:
         yield
     finally:
@@ -71,7 +73,7 @@ def settle_child() -> None:
 
 def restore_unheeded() -> None:
     """Heed no signal that is sent to all, also after a handler has changed that."""
-    for signum in _UNHEEDED:
+    for signum in UNHEEDED:
         if signal.getsignal(signum) is not _nothing:
             signal.signal(signum, _nothing)
             signal.siginterrupt(signum, False)

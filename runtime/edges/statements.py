@@ -479,7 +479,7 @@ select exists (
 """
 
 OUTLOOK = """
--- Whether a job is due, and in how many seconds the next job, tick and lease end come.
+-- Whether a job is due, and in how many seconds the next job, the next tick and the next lease end come.
 -- Needs: job_lane, of which it reads the head of each lane and the first job after now; job_running.
 with recursive lane as (
     (
@@ -505,13 +505,15 @@ with recursive lane as (
         order by priority, queue, due, id
         limit 1
     ) next
-    union all
-    select greatest(due, coalesce(%(now)s::timestamptz, now())) from tenure.schedule s
-    where not exists (select from tenure.job where unique_key = 'schedule:' || s.name offset 0)
 )
 select
     coalesce((select bool_or(due <= coalesce(%(now)s::timestamptz, now())) from asked), false),
     (select extract(epoch from min(due) - coalesce(%(now)s::timestamptz, now()))::float8 from later),
+    (
+        select extract(epoch from min(due) - coalesce(%(now)s::timestamptz, now()))::float8
+        from tenure.schedule s
+        where not exists (select from tenure.job where unique_key = 'schedule:' || s.name offset 0)
+    ),
     (
         select extract(epoch from min(lease_until) - coalesce(%(now)s::timestamptz, now()))::float8
         from tenure.job where state = 'running'

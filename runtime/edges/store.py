@@ -51,7 +51,12 @@ class Store(Protocol):
         """Queue jobs; their ids in order, None where the kind's unique key is taken.
 
         A job whose id is known (live, finished and still kept, or dead) adds nothing and is answered
-        with its id: pushing again after a lost reply is harmless. All or nothing.
+        with its id: pushing again after a lost reply is harmless. An id that is given twice counts the
+        first time. All or nothing.
+
+        Raises:
+            ValueError: a job breaks a rule of the table: a length, a range, a payload that jsonb cannot
+                hold, a naive due time.
         """
         ...
 
@@ -121,6 +126,13 @@ class Store(Protocol):
         urgent first; the order within a lane (queue, priority) is (due, id). A claim raises epoch
         and attempt by one and holds until now + `want.lease_s`. Jobs of other kinds than
         `want.kinds` stay untouched.
+
+        A rewinding claim finds the lanes that have something due and starts at the head of each; another
+        one goes on in these lanes behind the last job that was claimed, and so sees neither new lanes nor
+        jobs that came in behind. Queues of one priority take turns in being first.
+
+        Raises:
+            ValueError: a settlement is no outcome: its state is running, or done with another ending.
         """
         ...
 
@@ -146,7 +158,11 @@ class Store(Protocol):
         ...
 
     def give_back(self, leases: Sequence[Lease]) -> int:
-        """Queue claims again that were never started: the attempt is taken back, nothing charged."""
+        """Queue claims again that were never started: the attempt is taken back, nothing charged.
+
+        The due time stays, and with it the place in the lane. One whose cancel was asked for becomes
+        cancelled. Returns how many leases were current.
+        """
         ...
 
     def abandon(self, holder: Holder) -> int:
@@ -168,6 +184,7 @@ class Store(Protocol):
     def outlook(self, queues: Sequence[str]) -> Outlook:
         """When the next job of these queues (`["*"]`: all) and the next tick are due, and the next lease ends.
 
+        The tick of a schedule whose run is live is not counted: it waits for the end of the run.
         A running job whose budgets are spent counts too: its lease must be reclaimed all the same.
         """
         ...
@@ -193,8 +210,8 @@ class Store(Protocol):
     def prune(self, finished_s: float, nodes_s: float) -> int:
         """Drop what ended longer ago than `finished_s`, and nodes not seen for `nodes_s`.
 
-        Also makes room ahead for what will end. Dead jobs are never pruned. Returns how many
-        partitions were dropped.
+        Ended jobs go by whole days (UTC): those of a day go when all of it is that long ago. Also makes
+        room ahead for what will end. Dead jobs are never pruned. Returns how many partitions were dropped.
         """
         ...
 

@@ -429,7 +429,7 @@ def _after_worker(state: State, slot: Slot, event: Exited, out: list[Effect]) ->
             "how": str(event.exit),
         }
         out.append(Log("warning", "attempt.ended", fields))
-    if slot.pid is not None and (slot.phase != "starting" or slot.kinds):
+    if slot.pid is not None and slot.kinds:  # before it is ready it has claimed nothing
         holder = Holder(state.settings.node, _worker_number(slot.name), slot.pid)
         _record(state, out, settlements, dead=holder)
     if not slot.idle and slot.phase == "up":

@@ -37,7 +37,7 @@ class Faults:
         deaths = [self.strike_worker, self.strike_worker, self.strike_supervisor, self.strike_scheduler]
         ambushes = [self.lie_in_ambush] * 6
         absences = [self.stop_node, self.cut_off, self.cut_off, self.stop_scheduler, self.stop_worker]
-        absences += [self.blink, self.blink, self.freeze_at_a_start, self.freeze_at_a_start]
+        absences += [self.blink, self.blink_at_an_exchange, self.freeze_at_a_start, self.freeze_at_a_start]
         orders = [self.stop_service, self.stop_service_at_once, self.reload, self.cancel, self.cancel]
         accidents = [self.garble, self.break_starts]
         kinds = [self.strike_worker, self.strike_worker_in_ambush] if self.quiet else chance.choice(
@@ -125,6 +125,13 @@ class Faults:
     def blink(self) -> None:
         """One node loses all its connections, and can connect again almost at once."""
         self.database.go_away([self._node().supervisor.node], 0.01)
+
+    def blink_at_an_exchange(self) -> None:
+        """The same, while a worker's statement is under way."""
+        self.world.ambushes["exchange"] = lambda process: self._blink(self._node_of(process))
+
+    def _blink(self, node: Node) -> None:
+        self.world.at(self.world.now_s + 0.001, self.database.go_away, [node.supervisor.node], 0.01)
 
     def freeze_at_a_start(self) -> None:
         """A node is stopped, for longer than a lease, just when one of its workers begins a job."""

@@ -14,8 +14,7 @@ from runtime.model.exits import Verdict
 from runtime.model.jobs import Ending, Holder, JobView, Lease, Settlement, State
 from runtime.model.messages import Limits
 
-REACTION_S = 0.03  # what a continued node may take to see that its leases have ended, and to kill
-EARLY_S = 0.005  # a death is heard of so long after it at most, and may meanwhile look like an overrun
+REACTION_S = 0.008  # what a continued node may take to see that its leases have ended, and to kill
 
 
 class Violation(Exception):  # noqa: N818 - it says what it is
@@ -34,7 +33,7 @@ class Execution:
     outcome: Settlement | None = None  # what the handler made of it
     safe: bool = False  # the outcome is in the journal
     death: Literal["crashed", "killed"] | None = None  # of its process, before the outcome was safe
-    died_s: float = 0.0
+    known_s: float = 0.0  # when its supervisor learnt of that: till then it looks as if it ran
     outgrown: bool = False  # it went over its memory limit
 
 
@@ -99,7 +98,7 @@ class History:
             return f"the handler said {run.outcome}"
         if run.death is None:
             return "its process has not died under it"
-        long_s = run.died_s - run.start_s + EARLY_S
+        long_s = run.known_s - run.start_s
         limits = self.limits[run.kind]
         match ending:
             case Ending.CRASHED:

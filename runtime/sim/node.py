@@ -207,6 +207,8 @@ class Supervisor(Process):
         self._read(name, child)
         remains = child.remains() if isinstance(child, Worker) else Remains()
         if self.alive:
+            if isinstance(child, Worker) and child.last is not None:
+                child.last.known_s = self.world.now_s
             del self.children[name]
             self.feed(fleet.Exited(name, how, remains, self.world.chance.random()))
 

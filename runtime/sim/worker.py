@@ -120,7 +120,6 @@ class Worker(Process):
                 run.end_s = self.world.now_s
         if run is not None and not run.safe:
             run.death = "killed" if self.condemned else "crashed"
-            run.died_s = self.world.now_s
             self.last = run
         self.exited(how)
 
@@ -267,7 +266,7 @@ class Worker(Process):
         self.world.say(self.name, "runs", (running.claim.lease, plan))
         kind = running.claim.kind
         if plan == "succeed" and (kind == "quick" or chance.random() < 0.5):
-            self.after(0.04, "handler", self._finish, running, plan)
+            self.after(0.01, "handler", self._finish, running, plan)
         elif plan in ("succeed", "raise", "snooze", "crash"):
             self._work(running, plan, chance.random() * (5.0 if kind == "long" else 1.2))
         elif plan == "stall":
@@ -334,7 +333,7 @@ class Worker(Process):
         self.after(STEP_S, "journal", self._write_journal, running, settlement)
 
     def _write_journal(self, running: Running, settlement: Settlement) -> None:
-        safe = len(self.journal) < JOURNAL and self.world.chance.random() > 0.05
+        safe = len(self.journal) < JOURNAL and self.world.chance.random() > 0.15
         if safe:
             self.journal.append(settlement)
             running.run.safe = True

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Step = Callable[..., None]
+EVENTS_MAX = 200_000  # a schedule has some thousand; more than this is somebody who spins
 
 
 class World:
@@ -39,9 +40,9 @@ class World:
         self.at(self.now_s + most_s * self.chance.random(), step, *args)
 
     def run(self, until_s: float, is_over: Callable[[], bool]) -> bool:
-        """Let things happen until it is over, or until `until_s`; whether it is over."""
+        """Let things happen until it is over, or until `until_s` or `EVENTS_MAX`; whether it is over."""
         heap = self._heap
-        while heap and heap[0][0] <= until_s:
+        while heap and heap[0][0] <= until_s and self.events < EVENTS_MAX:
             self.now_s, _, step, args = heapq.heappop(heap)
             self.events += 1
             step(*args)

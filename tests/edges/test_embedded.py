@@ -259,13 +259,21 @@ def test_the_server_that_another_user_restarted_is_adopted(data_dir: Path, opene
         assert ask(other.url, "select 1") == 1
 
 
-def test_nobody_waits_while_another_user_changes_the_server(data_dir: Path, opened: Embedded) -> None:
+def test_one_changes_the_server_at_a_time(
+    data_dir: Path, opened: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "CHANGE_WITHIN_S", 0.05)
     kill_postmaster(opened)
-    change = Embedded(data_dir)._try_lock(embedded.CHANGE_LOCK)
+    assert opened._child is not None
+    opened._child.wait()
+    other = Embedded(data_dir, bin_dir=bin_dir())
+    change = other._try_lock(embedded.CHANGE_LOCK)
     assert change is not None
-    assert not opened.restart()
+    assert not opened.restart(), "which never waits"
+    with pytest.raises(EmbeddedError, match=r"another process has held change\.lock"):
+        other.open()
     os.close(change)
-    wait_for(opened.restart)
+    assert opened.restart()
     wait_for(lambda: running_url(data_dir))
 
 
@@ -356,6 +364,8 @@ def test_an_ordinary_user_needs_nothing_else(place: Path) -> None:
             assert server.pid == facts["pid"]
             one.leave()
             server.close()
+            for path in (place / "data").glob("*.lo*"):
+                path.unlink()
             server.open()
             assert (place / "data" / "cluster" / "postmaster.pid").stat().st_uid == uid, "as its owner"
             server.close()

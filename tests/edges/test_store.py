@@ -147,6 +147,12 @@ def test_many_jobs_are_pushed_at_once(store: Store) -> None:
     assert store.counts().states["queued"] == 2500
 
 
+def test_many_jobs_are_pushed_all_or_not_at_all(store: Store) -> None:
+    with pytest.raises(ValueError):
+        store.push([*(new() for _ in range(1500)), new(payload="no json")])
+    assert store.counts().states["queued"] == 0
+
+
 def test_nothing_pushed_is_nothing(store: Store) -> None:
     assert store.push([]) == []
 
@@ -644,6 +650,7 @@ def test_pending_asks_for_live_jobs_of_known_kinds(store: Store) -> None:
 def test_the_outlook_tells_what_to_wake_up_for(store: Store, clock: Clock) -> None:
     outlook = store.outlook(["*"])
     assert (outlook.due_now, outlook.next_due_s, outlook.lease_end_s) == (False, None, None)
+    assert outlook.next_tick_s is None
     store.push([new(delay_s=40), new(delay_s=20, queue="other", priority=9), new(queue="other")])
     outlook = store.outlook(["*"])
     assert (outlook.due_now, outlook.next_due_s, outlook.lease_end_s) == (True, 20, None)
@@ -666,9 +673,9 @@ def test_a_schedule_ticks_from_its_last_due_time_without_drift(store: Store, clo
         is True
     )
     assert store.tick() == []
-    assert store.outlook(["*"]).next_due_s == 10
+    assert store.outlook(["*"]).next_tick_s == 10
     clock.move(13)
-    assert store.outlook(["*"]).next_due_s == 0
+    assert store.outlook(["none"]).next_tick_s == -3
 
     [id] = store.tick()
 
@@ -690,7 +697,7 @@ def test_a_schedule_whose_run_is_live_waits(store: Store, clock: Clock) -> None:
     [first] = store.tick()
     clock.move(35)
     assert store.tick() == []
-    assert store.outlook(["none"]).next_due_s is None
+    assert store.outlook(["*"]).next_tick_s is None, "it waits for the end of its run"
     [claim] = store.claim(want())
     assert store.tick() == []
     store.schedule("s", "other", "{}", 10)

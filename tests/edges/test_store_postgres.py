@@ -6,6 +6,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 
@@ -558,15 +559,21 @@ print(msgspec.json.encode(got).decode())
     assert {view.attempt for view in real.jobs(limit=1500)} == {1, 2}
 
 
-def test_two_retries_of_one_dead_job_queue_it_once(real: PostgresStore, clean_dsn: str) -> None:
+def test_a_retry_that_waited_for_another_one_finds_nothing(
+    real: PostgresStore, opened: Opener, clean_dsn: str, conn: psycopg.Connection
+) -> None:
     job = new()
     real.push([job])
     real.settle([settlement(real.claim(want())[0], State.DEAD)])
-    code = f"""
-from runtime.edges.postgres import PostgresStore
-print(PostgresStore({clean_dsn!r}).retry({job.id!r}))
-"""
-    assert sorted(run_all([code, code])) == ["False\n", "True\n"]
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with ThreadPoolExecutor(1) as thread:
+        with real._open().transaction():
+            assert real.retry(job.id)
+            assert real.cancel(job.id) is State.CANCELLED, "so that no row of its id is in the way any more"
+            second = thread.submit(opened(clean_dsn).retry, job.id)
+            wait_for(lambda: conn.execute(waiting).fetchone() == (1,))
+        assert second.result(timeout=10) is False
+    assert real.counts().states == {"queued": 0, "running": 0, "done": 0, "dead": 0, "cancelled": 1}
 
 
 # -- upkeep

@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import psycopg
 
-from runtime import NO_RETRY, Context, Job, Retry, fixed, job
+from runtime import NO_RETRY, Context, Job, Queue, Retry, fixed, job, provider
 
 
 def note(ctx: Context, what: str, value: str = "") -> None:
@@ -292,3 +294,48 @@ class Stubborn(Noted):
     def work(self, ctx: Context) -> object:
         time.sleep(60)
         return None
+
+
+class Tool:
+    """What a provider makes."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.uses = 0
+
+
+@provider(Tool)
+@contextmanager
+def tool() -> Iterator[Tool]:
+    made = Tool()
+    yield made
+    with psycopg.connect(os.environ["EFFECTS_URL"], autocommit=True) as conn:
+        conn.execute("insert into effect (what, pid, value) values ('tool closed', %s, %s)", (made.pid, made.uses))
+
+
+@job("provided", retry=NO_RETRY)
+class WithTools(Job):
+    fail: bool = False
+
+    def run(self, ctx: Context, tool: Tool, queue: Queue, conn: psycopg.Connection, extra: int = 3) -> object:
+        tool.uses += 1
+        child = queue.push(Quick(number=tool.uses))
+        conn.execute("insert into effect (job, what, pid) values (%s, 'row', %s)", (ctx.id, os.getpid()))
+        if self.fail:
+            raise ValueError("after the row")
+        return {"pid": tool.pid, "child": child, "extra": extra}
+
+
+@job("grown", retry=NO_RETRY)
+class Grown(Job):
+    """Was `name` once, is `names` since."""
+
+    names: list[str]
+    version: ClassVar[int] = 2
+
+    def run(self, ctx: Context) -> object:
+        return self.names
+
+    @classmethod
+    def upgrade(cls, raw: dict[str, Any], version: int) -> dict[str, Any]:
+        return {"names": [raw["name"]]}

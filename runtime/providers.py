@@ -1,0 +1,117 @@
+"""What handlers ask for by type: how it is made, once a worker, and how it is closed again.
+
+A handler names what it needs as parameters of `run` after `ctx`; `provider` registers who makes a value of that
+type. Values are made in the worker, after the fork, when the first job asks for one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, TypeVar
+
+from runtime.config import Config
+from runtime.definition import Definition, name_of
+from runtime.errors import DefinitionError
+
+T = TypeVar("T")
+
+Maker = Callable[[Config], Any]
+
+_MAKERS: dict[type, Maker] = {}  # for a whole worker
+_ATTEMPT_MAKERS: dict[type, Maker] = {}  # anew for each attempt
+
+
+def provider(type_: type[T]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+    """Register a function, or a context manager, that makes the `type_` that handlers ask for.
+
+    It takes no arguments. It is called once in each worker, when a handler first needs it; a context manager is
+    left when the worker ends. An exception in it is a failure of the job that asked.
+
+        @provider(Database)
+        @contextmanager
+        def database() -> Iterator[Database]:
+            with Database.connect() as db:
+                yield db
+
+    Raises:
+        DefinitionError: the type has another provider already, or the function needs arguments.
+    """
+    if not isinstance(type_, type):
+        raise DefinitionError(f"provider({type_!r}): write a class, such as @provider(Database)")
+
+    def register(make: Callable[[], Any]) -> Callable[[], Any]:
+        needed = [each for each in inspect.signature(make).parameters.values() if each.default is each.empty]
+        if needed:
+            raise DefinitionError(
+                f"{name_of(make)}: a provider is called without arguments; give {needed[0].name!r} a default"
+            )
+        other = _MAKERS.get(type_)
+        if other is not None and name_of(other) != name_of(make):
+            raise DefinitionError(
+                f"{name_of(type_)} has two providers, {name_of(other)} and {name_of(make)}; keep one"
+            )
+        _MAKERS[type_] = _plain(make)
+        return make
+
+    return register
+
+
+def _plain(make: Callable[[], Any]) -> Maker:
+    def call(config: Config) -> Any:
+        del config
+        return make()
+
+    call.__module__, call.__qualname__ = make.__module__, make.__qualname__
+    return call
+
+
+def provide_ours(type_: type, make: Maker, *, each_attempt: bool = False) -> None:
+    """Register what this package itself provides; `make` is given the worker's configuration, URL included."""
+    (_ATTEMPT_MAKERS if each_attempt else _MAKERS)[type_] = make
+
+
+def unprovided(definitions: Iterable[Definition]) -> dict[str, str]:
+    """For each kind that asks for what nobody provides, by kind: which parameter, and what to write."""
+    lacking = {}
+    for definition in definitions:
+        for need in definition.needs:
+            if not need.optional and need.type not in _MAKERS and need.type not in _ATTEMPT_MAKERS:
+                type_name = name_of(need.type)
+                lacking[definition.kind] = (
+                    f"{name_of(definition.cls)}.run: nothing provides its parameter {need.name!r}; write "
+                    f"@provider({need.type.__qualname__}) above a function that makes a {type_name}"
+                )
+    return lacking
+
+
+class Provided:
+    """The values of one worker. `close` when it ends."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._values: dict[type, Any] = {}
+        self._stack = ExitStack()
+
+    def arguments(self, definition: Definition, attempt: ExitStack) -> dict[str, Any]:
+        """What `run` is to be called with, by parameter; `attempt` is left when the attempt has ended."""
+        found = {}
+        for need in definition.needs:
+            if need.type in _ATTEMPT_MAKERS:
+                found[need.name] = _enter(_ATTEMPT_MAKERS[need.type](self._config), need.type, attempt)
+            elif need.type in _MAKERS:
+                if need.type not in self._values:
+                    self._values[need.type] = _enter(_MAKERS[need.type](self._config), need.type, self._stack)
+                found[need.name] = self._values[need.type]
+        return found
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def _enter(made: Any, wanted: type, stack: ExitStack) -> Any:
+    """The value itself, or what a context manager yields that is no value of the wanted type."""
+    if isinstance(made, AbstractContextManager) and not isinstance(made, wanted):
+        return stack.enter_context(made)
+    return made
