@@ -28,6 +28,18 @@ class DefinitionError(Error):
     """A job class or the set of handler modules is wrong; the text names job, field and remedy."""
 
 
+class ScheduleInvalid(Error):
+    """A schedule is wrong; `field` is the field of the cron expression, `expression`, `zone` or `interval`."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.field = field
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"schedule, {self.field}: {self.problem}"
+
+
 class UnknownKind(Error):
     """No handler of this program has that name."""
 

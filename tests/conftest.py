@@ -11,7 +11,6 @@ import pytest
 from tests.helpers import databases, places
 from tests.helpers.databases import Server
 
-
 ORDER = ("rules", "model", "sim", "edges", "system")  # quick ones first; what is not named is quick
 
 

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MODULES = sorted((ROOT / "runtime").rglob("*.py"))
 MODEL = {"errors", "model"}
-SETTINGS = MODEL | {"rules", "edges", "config", "registry"}
+SETTINGS = MODEL | {"rules", "edges", "config", "definition", "providers", "registry"}
 ACTORS = SETTINGS | {"actors"}
 USE = ACTORS | {"queue", "testing", "sim"}
 LAYERS = {  # layer: what of this package it may import
@@ -19,6 +19,8 @@ LAYERS = {  # layer: what of this package it may import
     "rules": MODEL | {"rules"},
     "edges": MODEL | {"edges"},
     "config": SETTINGS,
+    "definition": SETTINGS,
+    "providers": SETTINGS,
     "registry": SETTINGS,
     "actors": ACTORS,
     "queue": USE,

@@ -1,25 +1,18 @@
 """The worker actor: claims leases, runs handlers in its main thread, and settles what came of it.
 
-One loop: take an event to the worker's rules, do the one thing they answer. Handlers run in `_attempt`, the
-only place where whatever they raise becomes text. What a job changed in its process is put right
-after it, so that the next job finds a clean one.
+One loop: take an event to the worker's rules, do the one thing they answer. `attempt.py` makes a settlement of
+what a handler does, `surroundings.py` puts right what it changed in its process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
-import fcntl
-import io
 import os
 import random
 import select
 import signal
 import sys
-import termios
 import time
-import traceback
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import FrameType
@@ -30,20 +23,21 @@ import structlog
 from setproctitle import setproctitle
 
 from runtime import registry
+from runtime.actors.attempt import settle_attempt
 from runtime.actors.context import Context
+from runtime.actors.surroundings import Output, Tidiness
 from runtime.config import Config
+from runtime.definition import Definition, Job
 from runtime.edges import clock, log, processes, signals
 from runtime.edges.board import Board
-from runtime.edges.output import marker
 from runtime.edges.pipe import Pipe, Tokens
 from runtime.edges.postgres import PostgresStore, attempt_connection
 from runtime.edges.processes import Ends
 from runtime.edges.store import Store
-from runtime.errors import Cancel, PayloadInvalid, SchemaOutdated, Snooze, StoreUnavailable, TimedOut
+from runtime.errors import SchemaOutdated, StoreUnavailable, TimedOut
 from runtime.model.exits import EXIT_FAILED, Certificate, Verdict
-from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Holder, Progress, Settlement, State, Want
+from runtime.model.jobs import Claim, Ending, Holder, Progress, Settlement, Want
 from runtime.model.messages import Limits, Ready, Stop, ToWorker, Unready, Wake
-from runtime.model.units import clip
 from runtime.providers import Provided, provide_ours, unprovided
 from runtime.registry import Registry
 from runtime.rules import budgets
@@ -88,7 +82,7 @@ def main(ends: Ends, spec: Spec) -> int:
     log.setup(ends.log.fd, spec.config.log.level, spec.config.log.format, actor=name)
     setproctitle(f"tenure: {name} starting")
     pipe: Pipe[Wake | Stop] = Pipe(ends.read.fd, ends.write.fd, ToWorker)
-    output = _Output(ends)
+    output = Output(ends)
     for variable in _THREADS:
         os.environ.setdefault(variable, str(spec.config.thread_count))
     faulthandler.enable(file=ends.stacks.fd)
@@ -203,7 +197,7 @@ class _Runner:
         limits: dict[str, Limits],
         provided: Provided,
         board: Board,
-        output: _Output,
+        output: Output,
         stacks_fd: int,
     ) -> None:
         self._worker = worker
@@ -217,7 +211,7 @@ class _Runner:
         self._log = structlog.get_logger()
         self._number = 0  # of the claim whose handler may be interrupted now
         self._cpu_ns = 0  # of this process when the job began
-        self._tidiness = _Tidiness(self._on_soft_signal)
+        self._tidiness = Tidiness(self._on_soft_signal)
         signal.signal(signals.SOFT, self._on_soft_signal)
 
     def run(self, claim: Claim, number: int) -> rules.Ran:
@@ -234,38 +228,30 @@ class _Runner:
         return rules.Ran(settlement, (clock.now_ns() - began_ns) / 1e9, safe)
 
     def _attempt(self, claim: Claim, number: int) -> Settlement:
-        """What becomes of the job: the only place where what a handler raises is caught, and made text."""
-        lease, limits = claim.lease, self._limits[claim.kind]
-        definition = self._handlers.get(claim.kind)
+        return settle_attempt(
+            claim,
+            self._handlers.get(claim.kind),
+            self._limits[claim.kind],
+            lambda job, definition: self._call_handler(claim, number, job, definition),
+            lambda: self._overdue(number),
+            self._certify,
+        )
+
+    def _call_handler(self, claim: Claim, number: int, job: Job, definition: Definition) -> object:
+        """Run the handler; while it runs, and only then, the soft signal may interrupt it."""
+        context = self._context(claim, number, self._limits[claim.kind])
         try:
-            job = definition.decode(claim.payload)
-            context = self._context(claim, number, limits)
-            if definition.needs:
-                with ExitStack() as attempt:
-                    arguments = self._provided.arguments(definition, attempt)
-                    self._number = number
-                    result = job.run(context, **arguments)
-                    self._number = 0
-            else:
+            if not definition.needs:
                 self._number = number
-                result = job.run(context)
+                return job.run(context)
+            with ExitStack() as attempt:
+                arguments = self._provided.arguments(definition, attempt)
+                self._number = number
+                result = job.run(context, **arguments)
                 self._number = 0
-            if self._overdue(number) is not None:  # the handler has swallowed what we raised in it
-                raise TimedOut("went on after its time limit")  # noqa: TRY301
-            done = definition.encode_result(result)
-        except Snooze as snooze:
+                return result
+        finally:
             self._number = 0
-            delay_s = max(float(snooze.seconds), 0.0)
-            return Settlement(lease=lease, ending=Ending.SNOOZED, state=State.QUEUED, delay_s=delay_s)
-        except Cancel:
-            self._number = 0
-            return budgets.cancelled(lease)
-        except BaseException as error:  # noqa: BLE001 - SystemExit and the like are a handler's failure too
-            self._number = 0
-            ending = self._overdue(number)
-            final = ending is None and isinstance(error, (PayloadInvalid, *definition.final))
-            return self._failed(claim, _failure(error), ending, final=final)
-        return Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=done)
 
     def _context(self, claim: Claim, number: int, limits: Limits) -> Context:
         return Context(
@@ -286,31 +272,6 @@ class _Runner:
         if self._board.is_timed_out(number):
             return Ending.TIMED_OUT
         return Ending.STALLED if self._board.is_stalled(number) else None
-
-    def _failed(self, claim: Claim, error: Failure, ending: Ending | None, *, final: bool) -> Settlement:
-        certificate = self._certify(ending) if ending is not None else None
-        settlement = budgets.failed(
-            claim.lease,
-            claim.failures,
-            self._limits[claim.kind],
-            random.random(),
-            error=error,
-            ending=ending,
-            certificate=certificate,
-            final=final,
-        )
-        log.event(
-            "warning",
-            "attempt.failed",
-            job=claim.lease.id,
-            kind=claim.kind,
-            attempt=claim.attempt,
-            error=error.class_,
-            ending=str(settlement.ending),
-            state=str(settlement.state),
-            retry_in_s=round(settlement.delay_s, 3),
-        )
-        return settlement
 
     def _certify(self, ending: Ending) -> Certificate:
         """The certificate of a handler that heeded the soft signal: where it was is known from the stacks."""
@@ -336,91 +297,3 @@ class _Runner:
             self._number = 0
             what = "ran longer than its time limit" if ending is Ending.TIMED_OUT else "reported no progress"
             raise TimedOut(what)
-
-
-def _failure(error: BaseException) -> Failure:
-    """A handler's exception as storable text, without our own frame."""
-    try:
-        message = str(error)
-    except Exception as nested:  # noqa: BLE001 - it is the handler's class that cannot say what it is
-        message = f"<{type(nested).__name__} while making the message>"
-    trace = error.__traceback__.tb_next if error.__traceback__ else None
-    try:
-        lines = "".join(traceback.format_exception(type(error), error, trace))
-    except Exception as nested:  # noqa: BLE001 - likewise
-        lines = f"<{type(nested).__name__} while formatting the traceback>"
-    return Failure(type(error).__qualname__, clip(message, TEXT_LIMIT), clip(lines, TEXT_LIMIT))
-
-
-class _Output:
-    """Descriptors 1 and 2 of this process: nothing printed stays in a buffer, and each job's end is marked."""
-
-    def __init__(self, ends: Ends) -> None:
-        self._fd = ends.output.fd
-        self._secret = ends.secret
-        self._waiting = bytearray(4)
-        self._streams = tuple(_Raw(fd) for fd in (1, 2))
-        self._texts = tuple(
-            io.TextIOWrapper(stream, "utf-8", "backslashreplace", write_through=True)
-            for stream in self._streams
-        )
-        self._install()
-
-    def _install(self) -> None:
-        sys.stdout, sys.stderr = self._texts
-
-    def end(self, number: int) -> None:
-        """Mark the end of a job's output, if there was any."""
-        if sys.stdout is not self._texts[0] or sys.stderr is not self._texts[1]:
-            self._install()
-        printed = any(stream.written for stream in self._streams)
-        fcntl.ioctl(self._fd, termios.FIONREAD, self._waiting)
-        if printed or any(self._waiting):
-            for stream in self._streams:
-                stream.written = False
-            os.write(self._fd, marker(self._secret, number))
-
-
-class _Raw(io.FileIO):
-    """A descriptor that remembers whether it was written to."""
-
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd, "w", closefd=False)
-        self.written = False
-
-    def write(self, data: bytes, /) -> int:  # type: ignore[override]
-        self.written = True
-        rest = memoryview(data)
-        while rest:
-            rest = rest[super().write(rest) or 0 :]
-        return len(data)
-
-
-class _Tidiness:
-    """What a job may change in its process and the next one must find as it was."""
-
-    def __init__(self, soft: Callable[[int, FrameType | None], None]) -> None:
-        self._soft = soft
-        self._directory = os.getcwd()
-        self._umask = os.umask(0o077)
-        os.umask(self._umask)
-        self._children = processes.children()
-
-    def restore(self) -> None:
-        """Put directory, umask and signal handlers back, and end the processes that the job left behind."""
-        os.umask(self._umask)
-        try:
-            moved = os.getcwd() != self._directory
-        except OSError:
-            moved = True
-        if moved:
-            with contextlib.suppress(OSError):
-                os.chdir(self._directory)
-        if signal.getsignal(signals.SOFT) != self._soft:
-            signal.signal(signals.SOFT, self._soft)
-        signals.restore_unheeded()
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return
-        processes.end_strangers(self._children, alive_too=True)

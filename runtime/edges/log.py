@@ -1,7 +1,8 @@
 """The log: one line an event, a name of two words and named values, on the service's standard error.
 
-Lines go to one descriptor that all processes of the service share; each is one write. Handlers' own output
-takes another way (`edges/output.py`) and arrives here as the event `job.output`.
+Lines go to one descriptor that all processes of the service share; a short one is one write. Nobody waits for
+long for who reads it, a stopped terminal for instance: lines that find no room are dropped and counted. Handlers' own
+output takes another way (`edges/output.py`) and arrives here as the event `job.output`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
+import time
 from typing import Any, Literal
 
 import structlog
@@ -17,15 +20,43 @@ Level = Literal["debug", "info", "warning", "error"]
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+_WAIT_S = 0.1  # a writer waits so long for room, at most once in
+_WAIT_EVERY_S = 1.0
+
+
 class _Lines:
-    """A file of whole lines: what cannot be written is dropped, a log must not end the service."""
+    """A file of whole lines: what cannot be written is dropped, a log must not end the service or stop it."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._room = select.poll()
+        self._room.register(fd, select.POLLOUT)
+        self._waited_s = float("-inf")
+        self._dropped = 0
 
     def write(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._fd, text.encode("utf-8", "backslashreplace"))
+        if self._dropped and self._has_room():
+            dropped, self._dropped = self._dropped, 0
+            event("warning", "log.dropped", lines=dropped)
+        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        while data:
+            # Where there is room, a pipe takes PIPE_BUF bytes without making its writer wait.
+            if not self._has_room():
+                self._dropped += 1
+                return
+            try:
+                data = data[os.write(self._fd, data[: select.PIPE_BUF]) :]
+            except OSError:
+                return
+
+    def _has_room(self) -> bool:
+        if self._room.poll(0):
+            return True
+        now_s = time.monotonic()
+        if now_s < self._waited_s + _WAIT_EVERY_S:
+            return False
+        self._waited_s = now_s
+        return bool(self._room.poll(_WAIT_S * 1000))
 
     def flush(self) -> None:
         pass

@@ -37,7 +37,7 @@ from runtime.model.exits import EXIT_FAILED, EXIT_ORPHANED, STACK_TEXT, Exit
 Method = Literal["fork", "spawn", "forkserver"]
 
 _LINUX = sys.platform == "linux"
-_OUR_FRAME = " in _attempt"  # what calls a handler, as faulthandler writes it
+_OUR_FRAME = " in _call_handler"  # what calls a handler, as faulthandler writes it
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIPES = 4  # that a child shares with us
@@ -206,6 +206,7 @@ def start(
     except OSError:
         if process._popen is not None:  # noqa: SLF001 - it lives, and cannot be watched
             process.kill()
+            process.join(1.0)
             process._popen.close()  # noqa: SLF001
         _close_all((*ours, *theirs))
         _close_all(_descriptors() - before)  # multiprocess leaves its own when it cannot fork
@@ -274,7 +275,7 @@ def _enter(ends: Ends, main: Main, spec: Any, parent: int | None) -> None:
     except PeerGone:
         code = EXIT_ORPHANED
     except BaseException:
-        traceback.print_exc()  # on what is the supervisor's pipe by now
+        os.write(2, traceback.format_exc().encode("utf-8", "backslashreplace"))  # whatever sys.stderr is now
         raise
     finally:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # whatever a handler has made of them

@@ -40,12 +40,16 @@ class Faults:
         absences += [self.blink, self.blink_at_an_exchange, self.freeze_at_a_start, self.freeze_at_a_start]
         orders = [self.stop_service, self.stop_service_at_once, self.reload, self.cancel, self.cancel]
         accidents = [self.garble, self.break_starts]
-        kinds = [self.strike_worker, self.strike_worker_in_ambush] if self.quiet else chance.choice(
-            (
-                deaths + ambushes + absences + orders + accidents,
-                deaths + ambushes,
-                absences,
-                orders + deaths + ambushes,
+        kinds = (
+            [self.strike_worker, self.strike_worker_in_ambush]
+            if self.quiet
+            else chance.choice(
+                (
+                    deaths + ambushes + absences + orders + accidents,
+                    deaths + ambushes,
+                    absences,
+                    orders + deaths + ambushes,
+                )
             )
         )
         for fault in chance.choices(kinds, k=chance.choice((0, 2, 4, 6, 9))):
@@ -169,7 +173,9 @@ class Faults:
         node = self._node()
         if node.supervisor.children:
             name = self.world.chance.choice(sorted(node.supervisor.children))
-            node.supervisor.after(0.001, "garbled", self._send_garbage, node, name, node.supervisor.children[name])
+            node.supervisor.after(
+                0.001, "garbled", self._send_garbage, node, name, node.supervisor.children[name]
+            )
 
     def _send_garbage(self, node: Node, name: str, child: Process) -> None:
         if node.supervisor.children.get(name) is child:

@@ -47,7 +47,9 @@ class History:
     holders: dict[Lease, Holder] = field(default_factory=dict)
     ended: dict[Lease, Settlement | None] = field(default_factory=dict)  # None: given back
     cancels: set[str] = field(default_factory=set)
-    unclocked: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # node: stopped, or orphaned
+    unclocked: dict[str, list[tuple[float, float]]] = field(
+        default_factory=dict
+    )  # node: stopped, or orphaned
     broken: list[str] = field(default_factory=list)
 
     # -- what the store did
@@ -158,7 +160,9 @@ class History:
         problems = []
         if job.state is State.CANCELLED and job.id not in self.cancels:
             problems.append(f"{job.id} was cancelled, but nobody asked for it")
-        done = [one for one in self.ended.values() if one and one.lease.id == job.id and one.state is State.DONE]
+        done = [
+            one for one in self.ended.values() if one and one.lease.id == job.id and one.state is State.DONE
+        ]
         if (job.state is State.DONE) != (len(done) == 1):
             problems.append(f"{job.id} is {job.state}, and was settled done {len(done)} times")
         elif done and (job.result is None or bytes(job.result).decode() != done[0].result):
@@ -171,7 +175,9 @@ class History:
         problems = []
         endings = [one.ending for one in self.ended.values() if one and one.lease.id == job.id]
         spent = {
-            "failures": sum(endings.count(e) for e in (Ending.RETRY, Ending.DEAD, Ending.TIMED_OUT, Ending.STALLED)),
+            "failures": sum(
+                endings.count(e) for e in (Ending.RETRY, Ending.DEAD, Ending.TIMED_OUT, Ending.STALLED)
+            ),
             "crashes": endings.count(Ending.CRASHED),
             "interruptions": endings.count(Ending.RELEASED) + endings.count(Ending.LEASE_LOST),
         }
@@ -184,7 +190,9 @@ class History:
         if job.crashes > (limits.max_crashes if limits.crash_retries else 1):
             problems.append(f"{job.id} crashed {job.crashes} times")
         if job.state is State.DEAD and not (
-            job.failures == limits.retries + 1 or job.crashes == limits.max_crashes or not limits.crash_retries
+            job.failures == limits.retries + 1
+            or job.crashes == limits.max_crashes
+            or not limits.crash_retries
         ):
             problems.append(f"{job.id} is dead with {job.failures} failures and {job.crashes} crashes")
         most = 1 + sum(spent.values()) + endings.count(Ending.SNOOZED)
@@ -208,7 +216,9 @@ class History:
                     break
                 overlap = (other.start_s, min(one_end_s, end_s if other.end_s is None else other.end_s))
                 if not self._is_excused(one.node, overlap) and not self._is_excused(other.node, overlap):
-                    problems.append(f"{one.lease} and {other.lease} overlap from {overlap[0]} to {overlap[1]}")
+                    problems.append(
+                        f"{one.lease} and {other.lease} overlap from {overlap[0]} to {overlap[1]}"
+                    )
         return problems
 
     def _is_excused(self, node: str, overlap: tuple[float, float]) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from runtime.model.exits import Exit
 from runtime.model.jobs import Holder
-from runtime.model.messages import FromChild, ToChild
+from runtime.model.messages import Stop, ToChild, Wake
 from runtime.rules import fleet, supervisor
 from runtime.rules.attempts import Remains
 from runtime.sim.database import Database
@@ -27,22 +27,11 @@ ORPHANED_S = 1.0  # until the children of a dead supervisor are gone
 TICKS_MAX = 2000  # of one supervisor in one virtual second
 
 
-class Child(Protocol):
-    """What a supervisor's shell needs of a scheduler or worker process."""
-
-    name: str
-    alive: bool
-    outbox: deque[FromChild]
-    readable: Callable[[], None]
-    exited: Callable[[Exit], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What the nodes of one run have in common."""
 
     workers: int
-    quiet: bool  # nothing goes wrong but that workers die
     lease_s: float
     renew_every_s: float
     fencing: bool
@@ -54,7 +43,13 @@ class Supervisor(Process):
     """One incarnation of a node's supervisor, and the children that live and die with it."""
 
     def __init__(
-        self, world: World, name: str, setup: Setup, database: Database, history: History, ended: Callable[[], None]
+        self,
+        world: World,
+        name: str,
+        setup: Setup,
+        database: Database,
+        history: History,
+        ended: Callable[[], None],
     ) -> None:
         super().__init__(world, f"{name} supervisor")
         self.node = name
@@ -161,8 +156,12 @@ class Supervisor(Process):
 
     def _say(self, name: str, message: ToChild) -> None:
         child = self.children.get(name)
-        if child is not None:
-            child.tell(message)  # type: ignore[arg-type] - the rules know who is told what
+        if isinstance(child, Worker):
+            assert isinstance(message, Wake | Stop)
+            child.tell(message)
+        elif child is not None:
+            assert not isinstance(message, Wake)
+            child.tell(message)
 
     # -- children
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from runtime.model.jobs import NewJob
-from runtime.sim.database import Database
+from runtime.sim.database import Database, SimStore
 from runtime.sim.faults import Faults
 from runtime.sim.history import History, Violation
 from runtime.sim.node import Node, Setup
@@ -44,10 +44,9 @@ def run(seed: int, *, traced: bool = False, check_epoch: bool = True, fencing: b
     chance = world.chance
     history = History(LIMITS)
     database = Database(world, history, check_epoch=check_epoch)
-    quiet = chance.random() < 0.2
+    quiet = chance.random() < 0.2  # nothing goes wrong but that workers die
     database.calm = quiet
     setup = Setup(
-        quiet=quiet,
         workers=chance.choice((1, 2, 2, 3)),
         lease_s=LEASE_S,
         renew_every_s=RENEW_EVERY_S,
@@ -55,25 +54,33 @@ def run(seed: int, *, traced: bool = False, check_epoch: bool = True, fencing: b
         recycle_jobs=chance.choice((0, 0, 0, 3)),
         until_idle=chance.random() < 0.1,
     )
-    nodes = [Node(world, f"node{n}", setup, database, history) for n in range(1, chance.choice((2, 2, 3)) + 1)]
+    nodes = [
+        Node(world, f"node{n}", setup, database, history) for n in range(1, chance.choice((2, 2, 3)) + 1)
+    ]
     calm_s = chance.choice((1.0, 3.0, 6.0))
     ids = _push(world, database, calm_s)
     Faults(world, nodes, database, ids, quiet=quiet).draw(calm_s)
     if quiet:
         _watch_idlers(world, nodes, database, history)
+    problem = None
     try:
-        world.run(calm_s, lambda: False)
-        over = world.run(calm_s + PATIENCE_S, lambda: not database.store.live)
-        jobs = [job for id in ids if (job := database.store.status(id)) is not None]
-        history.check(jobs, world.now_s)
-        if not over:
-            raise Violation(f"not over after {PATIENCE_S} s")
-        if not world.run(world.now_s + CONFIRM_S, lambda: not any(map(_unconfirmed, nodes))):
-            raise Violation("what a supervisor attests was never confirmed to it")
-        problem = None
+        _play(world, database.store, history, nodes, ids, calm_s)
     except Violation as violation:
         problem = str(violation)
     return Outcome(seed, world.events, world.now_s, world.faults, problem, world.trace or [])
+
+
+def _play(
+    world: World, store: SimStore, history: History, nodes: list[Node], ids: list[str], calm_s: float
+) -> None:
+    """Let it all happen, and judge it. Raises `Violation`."""
+    world.run(calm_s, lambda: False)
+    over = world.run(calm_s + PATIENCE_S, lambda: not store.live)
+    history.check([job for id in ids if (job := store.status(id)) is not None], world.now_s)
+    if not over:
+        raise Violation(f"not over after {PATIENCE_S} s")
+    if not world.run(world.now_s + CONFIRM_S, lambda: not any(map(_unconfirmed, nodes))):
+        raise Violation("what a supervisor attests was never confirmed to it")
 
 
 def _push(world: World, database: Database, calm_s: float) -> list[str]:

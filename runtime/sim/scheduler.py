@@ -110,7 +110,9 @@ class Scheduler(Process):
             case scheduler.Wait(seconds):
                 self.waits += 1
                 self.waiting = True
-                self.world.at(self.world.now_s + seconds, self._take, "waited", self._wait_over, (self.waits,))
+                self.world.at(
+                    self.world.now_s + seconds, self._take, "waited", self._wait_over, (self.waits,)
+                )
             case scheduler.Leave(code):
                 self.after(STEP_S, "left", self.die, Exit(code=code))
 

@@ -28,7 +28,9 @@ JOURNAL = 3  # outcomes that fit at most, here
 
 MEGABYTE = 1024 * 1024
 LIMITS = {
-    "plain": Limits(timeout_s=1.5, retries=2, delay_first_s=0.1, delay_factor=2.0, delay_cap_s=1.0, jitter=0.5),
+    "plain": Limits(
+        timeout_s=1.5, retries=2, delay_first_s=0.1, delay_factor=2.0, delay_cap_s=1.0, jitter=0.5
+    ),
     "watched": Limits(timeout_s=4.0, stall_s=0.4, retries=1, memory_bytes=64 * MEGABYTE),
     "fragile": Limits(timeout_s=1.0, retries=0, crash_retries=False),
     "quick": Limits(timeout_s=1.0, retries=1, delay_cap_s=0.0),
@@ -97,7 +99,9 @@ class Worker(Process):
     @property
     def is_idle(self) -> bool:
         """It waits to be woken, and could be."""
-        return self.alive and not self.stopped and self.waiting and self.state.idle and not self.state.stopping
+        return (
+            self.alive and not self.stopped and self.waiting and self.state.idle and not self.state.stopping
+        )
 
     def start(self) -> None:
         if self.start_s is None:
@@ -148,10 +152,10 @@ class Worker(Process):
             self.waiting = False
             self._feed(worker.Waited())
 
-    def warn(self, number: int, why: Literal["timeout", "cancel"]) -> None:
+    def warn(self, number: int, why: Literal["timeout", "stall", "cancel"]) -> None:
         self.after(REACTS_S, "warned", self._obey, number, why)
 
-    def _obey(self, number: int, why: Literal["timeout", "cancel"]) -> None:
+    def _obey(self, number: int, why: Literal["timeout", "stall", "cancel"]) -> None:
         running = self.running
         if running is None or running.number != number or not running.obeys or running.run.end_s is not None:
             return
@@ -159,7 +163,8 @@ class Worker(Process):
         if why == "cancel":
             self._end(running, budgets.cancelled(claim.lease))
         else:
-            self._fail(running, Failure("TimedOut"), Ending.TIMED_OUT)
+            ending = Ending.TIMED_OUT if why == "timeout" else Ending.STALLED
+            self._fail(running, Failure("TimedOut"), ending)
 
     # -- its loop
 
@@ -194,7 +199,9 @@ class Worker(Process):
                 self.waits += 1
                 self.waiting = True
                 if seconds is not None:
-                    self.world.at(self.world.now_s + seconds, self._take, "waited", self._wait_over, (self.waits,))
+                    self.world.at(
+                        self.world.now_s + seconds, self._take, "waited", self._wait_over, (self.waits,)
+                    )
             case worker.Leave(code):
                 self.after(STEP_S, "left", self.die, Exit(code=code))
 
@@ -301,7 +308,9 @@ class Worker(Process):
         match plan:
             case "succeed":
                 result = f'"{lease.id}:{lease.epoch}"'
-                self._end(running, Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=result))
+                self._end(
+                    running, Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=result)
+                )
             case "raise":
                 self._fail(running, Failure("ValueError"), None)
             case "snooze":
@@ -351,5 +360,3 @@ class Worker(Process):
     def _ran(self, running: Running, settlement: Settlement, *, safe: bool) -> None:
         took_s = self.world.now_s - running.run.start_s
         self._feed(worker.Ran(settlement, took_s, safe))
-
-

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-Step = Callable[..., None]
+Step = Callable[..., object]
 EVENTS_MAX = 200_000  # a schedule has some thousand; more than this is somebody who spins
 
 

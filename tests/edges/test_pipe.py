@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -16,7 +17,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.edges import pipe as module
 from runtime.edges.pipe import FRAME_MAX, HEADER, OUTBOX_MAX, READ_MAX, Frames, Pipe, Tokens
 from runtime.errors import BadFrame, PeerGone
 
@@ -113,7 +113,7 @@ def test_any_split_of_any_stream_gives_the_same_frames(messages: list[Any2], cut
     places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     frames = Frames()
     found = []
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         found += frames.feed(stream[start:end])
     assert [msgspec.msgpack.decode(frame, type=Any2) for frame in found] == messages
 
@@ -164,10 +164,8 @@ def test_what_is_no_message_gives_the_peer_up_and_nothing_after_it_is_trusted(bo
 def test_random_bytes_are_messages_or_a_bad_frame(data: bytes) -> None:
     with raw() as (receiver, write_fd):
         os.write(write_fd, len(data).to_bytes(HEADER, "big") + data)
-        try:
+        with suppress(BadFrame):
             receiver.receive()
-        except BadFrame:
-            pass
 
 
 def test_the_last_words_of_a_closed_peer_come_before_its_end() -> None:
@@ -258,12 +256,10 @@ def test_a_message_that_has_begun_to_leave_is_not_replaced() -> None:
 
 def test_a_peer_that_does_not_read_is_given_up_at_the_bound() -> None:
     with connection() as (near, _):
-        sent = 0
+        for _ in range(OUTBOX_MAX // 900_000):
+            near.send(News(1, b"x" * 900_000))
         with pytest.raises(BadFrame, match="has not read"):
-            for _ in range(100):
-                near.send(News(1, b"x" * 900_000))
-                sent += 900_000
-        assert OUTBOX_MAX - 2_000_000 < sent < OUTBOX_MAX + 200_000
+            near.send(News(1, b"x" * 900_000))
 
 
 def test_sending_to_a_closed_peer_says_so() -> None:
@@ -294,7 +290,9 @@ def test_a_child_with_a_high_descriptor_number_can_wait_too() -> None:
     sender: Pipe[Any2] = Pipe(back[0], high, Any2)
     receiver: Pipe[Any2] = Pipe(there[0], back[1], Any2)
     fill(sender)
-    reader = threading.Thread(target=lambda: [receiver.receive() for _ in iter(lambda: sender.is_flushed, True)])
+    reader = threading.Thread(
+        target=lambda: [receiver.receive() for _ in iter(lambda: sender.is_flushed, True)]
+    )
     reader.start()
     sender.send_and_wait(Word("hello"))
     reader.join()
@@ -407,6 +405,7 @@ def test_two_processes_that_read_at_once_share_out_every_number_exactly_once() -
     rounds, count = 300, 100
     report_read, report_write = os.pipe()
     ready_read, ready_write = os.pipe()
+    next_read, next_write = os.pipe()
     with tokens() as (worker, supervisor):
 
         def work() -> None:
@@ -418,6 +417,7 @@ def test_two_processes_that_read_at_once_share_out_every_number_exactly_once() -
                     mine = [n for n in range(first, first + count) if worker.take(n)]
                     report.write(msgspec.msgpack.encode(mine).rjust(1000, b"\xc0"))
                     report.flush()
+                    os.read(next_read, 1)
 
         taken_by_us = 0
         with forked(work), open(report_read, "rb", closefd=False) as report:
@@ -430,15 +430,10 @@ def test_two_processes_that_read_at_once_share_out_every_number_exactly_once() -
                 ours: list[int] = list(supervisor.take_all())
                 data = report.read(1000)
                 theirs: Any = msgspec.msgpack.decode(data.lstrip(b"\xc0"))
-                left = list(supervisor.take_all())
                 numbers = list(range(1 + turn * count, 1 + (turn + 1) * count))
-                assert sorted(ours + theirs + left) == numbers, f"round {turn}"
-                taken_by_us += bool(ours)
-        assert 0 < taken_by_us
-    for fd in (report_read, report_write, ready_read, ready_write):
+                assert sorted(ours + theirs) == numbers, f"round {turn}"
+                taken_by_us += len(ours)
+                os.write(next_write, b".")
+    assert 0 < taken_by_us < rounds * count, "both had some"
+    for fd in (report_read, report_write, ready_read, ready_write, next_read, next_write):
         os.close(fd)
-
-
-def test_the_limits_are_what_the_protocol_says() -> None:
-    assert module.HEADER == 4
-    assert FRAME_MAX == 2**20

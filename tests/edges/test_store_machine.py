@@ -247,7 +247,7 @@ def test_both_stores_give_the_same_answers(schema_dsn: str) -> None:
     run_state_machine_as_test(
         Stores,
         settings=settings(
-            max_examples=25,
+            max_examples=50,
             stateful_step_count=30,
             deadline=None,
             database=None,

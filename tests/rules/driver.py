@@ -82,7 +82,9 @@ class Service:
 
     def claim(self, name: str, first: int, count: int = 1, *, begins: bool = True) -> list[Held]:
         """A worker claims jobs, and begins the first of them."""
-        held = [Held(Lease(f"job-{name}-{number}", 1), KIND, 1, 0, 0) for number in range(first, first + count)]
+        held = [
+            Held(Lease(f"job-{name}-{number}", 1), KIND, 1, 0, 0) for number in range(first, first + count)
+        ]
         self.tokens[name] = tuple(range(first + begins, first + count))
         self.boards[name] = Glance(first, self.now_s) if begins else Glance()
         self.hear(name, Claimed(first=first, sent_s=self.now_s, claims=tuple(held), full=False))

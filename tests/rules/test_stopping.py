@@ -34,7 +34,7 @@ def test_leases_are_renewed_while_draining() -> None:
     [held] = service.claim("worker 1", 1)
     service.ask_stop()
     effects = service.tick_until(service.now_s + 25.0)
-    assert [renew.leases for renew in service.said(effects, SCHEDULER, Renew)][0] == (held.lease,)
+    assert next(renew.leases for renew in service.said(effects, SCHEDULER, Renew)) == (held.lease,)
 
 
 def test_a_drained_service_closes_its_scheduler_last_and_exits_0() -> None:
@@ -148,12 +148,18 @@ def test_a_reload_replaces_one_child_after_the_other() -> None:
     service.claim("worker 2", 1)
     effects = service.feed(fleet.Asked("reload"))
     replaced = []
-    while asked := [effect.name for effect in effects if isinstance(effect, fleet.Say) and isinstance(effect.message, Stop)]:
+    while asked := [
+        effect.name
+        for effect in effects
+        if isinstance(effect, fleet.Say) and isinstance(effect.message, Stop)
+    ]:
         assert len(asked) == 1, "one at a time"
         replaced += asked
         effects = service.end(asked[0], LEFT)
         assert service.started(effects) == asked
-        assert not [effect for effect in effects if isinstance(effect, fleet.Say) and isinstance(effect.message, Stop)]
+        assert not [
+            effect for effect in effects if isinstance(effect, fleet.Say) and isinstance(effect.message, Stop)
+        ]
         effects = service.ready(asked[0])
     assert sorted(replaced) == [SCHEDULER, "worker 1", "worker 2"]
     assert replaced[0] == "worker 1", "the idle one first"

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from runtime.model.exits import EXIT_OK, EXIT_RECYCLED, Exit, Verdict
-from runtime.model.jobs import Ending, Settlement, State
+from runtime.model.jobs import Ending, Lease, Progress, Settlement, State
 from runtime.model.messages import (
     AnythingLeft,
     CancelAsked,
@@ -22,7 +22,6 @@ from runtime.model.messages import (
     Wake,
     Woken,
 )
-from runtime.model.jobs import Lease, Progress
 from runtime.rules import fleet, supervisor
 from runtime.rules.attempts import HOARD_S, Glance
 from runtime.rules.fleet import SCHEDULER
@@ -205,7 +204,9 @@ def test_a_job_whose_lease_is_lost_is_killed_at_once() -> None:
     [held] = service.claim("worker 1", 1)
     service.tick_until(service.now_s + 10.0)
     [sent_s] = service.state.renewing
-    assert service.killed(service.hear(SCHEDULER, Renewals(sent_s=sent_s, ok=True, lost=(held.lease,)))) == ["worker 1"]
+    assert service.killed(service.hear(SCHEDULER, Renewals(sent_s=sent_s, ok=True, lost=(held.lease,)))) == [
+        "worker 1"
+    ]
 
 
 def test_a_silent_scheduler_is_killed() -> None:
@@ -332,7 +333,10 @@ def test_no_tick_leaves_the_next_one_due_at_the_same_moment(seed: int) -> None:
             case "recorded":
                 service.hear(SCHEDULER, Recorded(number=service.state.record_number))
             case "end":
-                service.end(name, draw.choice([Exit(signal=9), Exit(code=1), Exit(code=EXIT_OK), Exit(code=EXIT_RECYCLED)]))
+                service.end(
+                    name,
+                    draw.choice([Exit(signal=9), Exit(code=1), Exit(code=EXIT_OK), Exit(code=EXIT_RECYCLED)]),
+                )
             case "garble":
                 service.feed(fleet.Garbled(name, "no message"))
             case "ready":

@@ -1,0 +1,100 @@
+"""One attempt: a claim's payload decoded, its handler called, and what came of it as a settlement.
+
+The only place where what a handler raises is caught and becomes text. A worker calls it in its own process; so
+do tests of handlers, which bring their own way of calling.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from runtime.definition import Definition, Job
+from runtime.edges import log
+from runtime.errors import Cancel, PayloadInvalid, Snooze, TimedOut
+from runtime.model.exits import Certificate
+from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Settlement, State
+from runtime.model.messages import Limits
+from runtime.model.units import clip
+from runtime.rules import budgets
+
+_OURS = str(Path(__file__).parent)
+
+
+def settle_attempt(
+    claim: Claim,
+    definition: Definition,
+    limits: Limits,
+    call: Callable[[Job, Definition], object],
+    overdue: Callable[[], Ending | None],
+    certify: Callable[[Ending], Certificate],
+) -> Settlement:
+    """What becomes of the job of a claim.
+
+    Args:
+        call: calls the handler's `run` and returns what that returns.
+        overdue: how the attempt has ended already in its supervisor's eyes, whatever the handler does.
+        certify: the certificate of such an ending.
+    """
+    lease = claim.lease
+    try:
+        result = call(definition.decode(claim.payload), definition)
+        if overdue() is not None:  # the handler has swallowed what was raised in it
+            raise TimedOut("went on after its time limit")  # noqa: TRY301
+        done = definition.encode_result(result)
+    except Snooze as snooze:
+        delay_s = max(float(snooze.seconds), 0.0)
+        return Settlement(lease=lease, ending=Ending.SNOOZED, state=State.QUEUED, delay_s=delay_s)
+    except Cancel:
+        return budgets.cancelled(lease)
+    except BaseException as error:  # noqa: BLE001 - SystemExit and the like are a handler's failure too
+        ending = overdue()
+        settlement = budgets.failed(
+            lease,
+            claim.failures,
+            limits,
+            random.random(),
+            error=failure_of(error),
+            ending=ending,
+            certificate=certify(ending) if ending is not None else None,
+            final=ending is None and isinstance(error, (PayloadInvalid, *definition.final)),
+        )
+        _log(claim, settlement)
+        return settlement
+    return Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=done)
+
+
+def _log(claim: Claim, settlement: Settlement) -> None:
+    log.event(
+        "warning",
+        "attempt.failed",
+        job=claim.lease.id,
+        kind=claim.kind,
+        attempt=claim.attempt,
+        error=settlement.error.class_ if settlement.error else None,
+        ending=str(settlement.ending),
+        state=str(settlement.state),
+        retry_in_s=round(settlement.delay_s, 3),
+    )
+
+
+def failure_of(error: BaseException) -> Failure:
+    """A handler's exception as storable text, without our own frame."""
+    try:
+        message = str(error)
+    except Exception as nested:  # noqa: BLE001 - it is the handler's class that cannot say what it is
+        message = f"<{type(nested).__name__} while making the message>"
+    trace = error.__traceback__
+    while (
+        trace is not None
+        and trace.tb_next is not None
+        and trace.tb_frame.f_code.co_filename.startswith(_OURS)
+    ):
+        trace = trace.tb_next
+    try:
+        lines = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception as nested:  # noqa: BLE001 - likewise
+        lines = f"<{type(nested).__name__} while formatting the traceback>"
+    return Failure(type(error).__qualname__, clip(message, TEXT_LIMIT), clip(lines, TEXT_LIMIT))

@@ -1,0 +1,95 @@
+"""What a job finds around it in its worker's process, and finds the same whatever the job before it did.
+
+Its output, where nothing stays in a buffer; and the directory, umask, signal handlers and processes, which are put
+right after each job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import os
+import signal
+import sys
+import termios
+from collections.abc import Callable
+from types import FrameType
+
+from runtime.edges import processes, signals
+from runtime.edges.output import marker
+from runtime.edges.processes import Ends
+
+
+class Output:
+    """Descriptors 1 and 2 of this process: nothing printed stays in a buffer, and each job's end is marked."""
+
+    def __init__(self, ends: Ends) -> None:
+        self._fd = ends.output.fd
+        self._secret = ends.secret
+        self._waiting = bytearray(4)
+        self._streams = tuple(_Raw(fd) for fd in (1, 2))
+        self._texts = tuple(
+            io.TextIOWrapper(stream, "utf-8", "backslashreplace", write_through=True)
+            for stream in self._streams
+        )
+        self._install()
+
+    def _install(self) -> None:
+        sys.stdout, sys.stderr = self._texts
+
+    def end(self, number: int) -> None:
+        """Mark the end of a job's output, if there was any."""
+        if sys.stdout is not self._texts[0] or sys.stderr is not self._texts[1]:
+            self._install()
+        printed = any(stream.written for stream in self._streams)
+        fcntl.ioctl(self._fd, termios.FIONREAD, self._waiting)
+        if printed or any(self._waiting):
+            for stream in self._streams:
+                stream.written = False
+            os.write(self._fd, marker(self._secret, number))
+
+
+class _Raw(io.FileIO):
+    """A descriptor that remembers whether it was written to."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd, "w", closefd=False)
+        self.written = False
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        self.written = True
+        rest = memoryview(data)
+        while rest:
+            rest = rest[super().write(rest) or 0 :]
+        return len(data)
+
+
+class Tidiness:
+    """What a job may change in its process and the next one must find as it was."""
+
+    def __init__(self, soft: Callable[[int, FrameType | None], None]) -> None:
+        self._soft = soft
+        self._directory = os.getcwd()
+        self._umask = os.umask(0o077)
+        os.umask(self._umask)
+        self._children = processes.children()
+
+    def restore(self) -> None:
+        """Put directory, umask and signal handlers back, and end the processes that the job left behind."""
+        os.umask(self._umask)
+        try:
+            moved = os.getcwd() != self._directory
+        except OSError:
+            moved = True
+        if moved:
+            with contextlib.suppress(OSError):
+                os.chdir(self._directory)
+        if signal.getsignal(signals.SOFT) != self._soft:
+            signal.signal(signals.SOFT, self._soft)
+        signals.restore_unheeded()
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        processes.end_strangers(self._children, alive_too=True)

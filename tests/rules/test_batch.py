@@ -1,0 +1,42 @@
+"""How many jobs are claimed at once: as many as will be finished soon, and one when they are slow."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.rules.batch import GROWTH, LIMIT_MAX, TARGET_S, Pace, after_batch
+
+
+def pace_of(job_s: float, batches: int = 20) -> Pace:
+    pace = Pace()
+    for _ in range(batches):
+        pace = after_batch(pace, pace.limit, pace.limit * job_s, job_s)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("job_s", "limit"), [(0.0001, 100), (0.001, 50), (0.005, 10), (0.04, 1), (0.05, 1), (60.0, 1)]
+)
+def test_a_batch_is_about_fifty_milliseconds_of_work(job_s: float, limit: int) -> None:
+    assert pace_of(job_s).limit == pytest.approx(limit, abs=1)
+
+
+def test_one_slow_job_falls_back_to_one_at_a_time() -> None:
+    quick = pace_of(0.001)
+    assert after_batch(quick, 50, 0.05 + TARGET_S, TARGET_S).limit == 1
+
+
+def test_nothing_run_teaches_nothing() -> None:
+    pace = pace_of(0.001)
+    assert after_batch(pace, 0, 0.0, 0.0) == pace
+
+
+@given(jobs=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=60))
+def test_a_batch_is_bounded_and_grows_slowly(jobs: list[float]) -> None:
+    pace = Pace()
+    for job_s in jobs:
+        before = pace.limit
+        pace = after_batch(pace, before, before * job_s, job_s)
+        assert 1 <= pace.limit <= min(LIMIT_MAX, before * GROWTH)

@@ -1,0 +1,180 @@
+"""A scheduler's next statement: renewals first, then what is attested, then what time brings; it never spins."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from runtime.model.exits import EXIT_OK
+from runtime.model.jobs import Lease, Outlook, Renewed
+from runtime.model.messages import AnythingLeft, Message, Record, Recorded, Renew, Renewals, Stop, Woken
+from runtime.rules import scheduler
+from runtime.rules.scheduler import (
+    Answered,
+    Cancels,
+    Do,
+    Forget,
+    Leave,
+    Left,
+    Listen,
+    Look,
+    Lost,
+    Notified,
+    Prune,
+    Reclaim,
+    Told,
+    Wait,
+    Waited,
+)
+
+LEASE = Lease("a", 1)
+QUIET = Outlook(due_now=False)
+
+
+class Driven:
+    """A scheduler machine with its clock; `outlook` is what it sees."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.state = scheduler.State(("default",), reclaim_every_s=5.0)
+        self.outlook = QUIET
+        self.said: list[Message] = []
+
+    def __call__(self, event: scheduler.Event) -> scheduler.Action:
+        said, action = scheduler.step(self.state, event, self.now_s)
+        self.said += said
+        return action
+
+    def answer(self, action: scheduler.Action) -> scheduler.Action:
+        assert isinstance(action, Do)
+        match action.call:
+            case Look():
+                return self(Answered(self.outlook))
+            case Renew(leases=leases):
+                return self(Answered(Renewed(held=frozenset(leases), cancelled=frozenset())))
+            case Reclaim():
+                return self(Answered(0))
+            case scheduler.Tick():
+                return self(Answered(0))
+            case Cancels():
+                return self(Answered([]))
+            case Left():
+                return self(Answered(True))
+            case _:
+                return self(Answered(None))
+
+    def settle(self, action: scheduler.Action) -> list[scheduler.Call]:
+        """Answer all that it asks for until it waits; what it asked for."""
+        calls = []
+        while isinstance(action, Do):
+            calls.append(action.call)
+            assert len(calls) < 20, "it asks without end"
+            action = self.answer(action)
+        assert isinstance(action, Wait)
+        self.wait_s = action.seconds
+        return calls
+
+
+def started() -> Driven:
+    it = Driven()
+    assert it.settle(it(scheduler.Begun())) == [Listen(), Cancels(), Look(), Prune()]
+    return it
+
+
+def test_a_renewal_goes_before_everything_that_waits() -> None:
+    it = started()
+    first = it(Told(Record(number=1, unstarted=(LEASE,))))
+    assert first == Do(Record(number=1, unstarted=(LEASE,)))
+    assert it(Told(Renew(sent_s=1.0, leases=(LEASE,)))) == first, (
+        "the statement at hand is carried out all the same"
+    )
+    it(Told(Record(number=2)))
+    calls = it.settle(first)
+    assert [type(call) for call in calls][:3] == [Record, Renew, Record]
+    assert [one.number for one in it.said if isinstance(one, Recorded)] == [1, 2]
+
+
+def test_a_lost_record_is_written_when_the_database_is_back() -> None:
+    it = started()
+    it(Told(Record(number=1)))
+    wait = it(Lost(chance=0.5))
+    assert isinstance(wait, Wait)
+    it.now_s += wait.seconds
+    calls = it.settle(it(Waited()))
+    assert calls[:2] == [Listen(), Record(number=1)]
+
+
+def test_a_renewal_while_the_database_is_away_is_answered_at_once() -> None:
+    it = started()
+    it(Told(Renew(sent_s=1.0, leases=(LEASE,))))
+    it(Lost(chance=0.5))
+    it(Told(Renew(sent_s=2.0, leases=(LEASE,))))
+    assert [(one.sent_s, one.ok) for one in it.said if isinstance(one, Renewals)] == [
+        (1.0, False),
+        (2.0, False),
+    ]
+
+
+def test_a_notification_wakes_a_worker_and_a_burst_of_them_wakes_one() -> None:
+    it = started()
+    it.now_s += 1.0
+    it(Notified(("default",)))
+    for _ in range(20):
+        it(Notified(("default", "other")))
+    assert sum(isinstance(one, Woken) for one in it.said) == 1
+    it(Notified(("other",)))
+    it.now_s += 1.0
+    it(Waited())
+    assert sum(isinstance(one, Woken) for one in it.said) == 2, "the end of the burst, and no other queue's"
+
+
+def test_it_sleeps_until_the_next_job_is_due_and_then_wakes_a_worker() -> None:
+    it = Driven()
+    it.outlook = Outlook(due_now=False, next_due_s=3.0)
+    it.settle(it(scheduler.Begun()))
+    assert it.wait_s == pytest.approx(3.0, abs=0.01)
+    it.now_s += it.wait_s
+    it.settle(it(Waited()))
+    assert any(isinstance(one, Woken) for one in it.said)
+
+
+def test_an_ended_lease_is_reclaimed() -> None:
+    it = Driven()
+    it.outlook = Outlook(due_now=False, lease_end_s=-0.5)
+    assert Reclaim(scheduler.RECLAIM_LIMIT) in it.settle(it(scheduler.Begun()))
+
+
+def test_it_leaves_only_when_all_that_is_attested_is_written() -> None:
+    it = started()
+    first = it(Told(Record(number=1)))
+    it(Told(Stop()))
+    assert it.answer(first) == Do(Forget())
+    assert it(Answered(None)) == Leave(EXIT_OK)
+
+
+def test_it_asks_again_until_nothing_is_left() -> None:
+    it = started()
+    assert it(Told(AnythingLeft(kinds=("nap",)))) == Do(Left(("nap",)))
+    assert it(Answered(True)) == Wait(scheduler.LEFT_EVERY_S)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_it_never_spins(seed: int) -> None:
+    """Whatever it sees, after some statements it waits, and when it has waited time has passed."""
+    draw = random.Random(seed)
+    it = Driven()
+    it.settle(it(scheduler.Begun()))
+    for _ in range(100):
+        it.outlook = Outlook(
+            due_now=draw.random() < 0.5,
+            next_due_s=draw.choice([None, draw.random()]),
+            next_tick_s=draw.choice([None, draw.uniform(-1.0, 1.0)]),
+            lease_end_s=draw.choice([None, draw.uniform(-3.0, 3.0)]),
+        )
+        it.now_s += it.wait_s
+        event = draw.choice(
+            [Waited(), Waited(), Notified(("default",)), Told(AnythingLeft(kinds=())), Lost(draw.random())]
+        )
+        it.settle(it(event))
+        assert it.wait_s > 0.0
