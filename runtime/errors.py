@@ -65,6 +65,10 @@ class PayloadInvalid(Error):
         return f"payload of {self.kind!r}: {self.problem}"
 
 
+class QueueFull(Error):
+    """A queue in memory holds as many bytes as it may; nothing was pushed."""
+
+
 class StoreUnavailable(Error):
     """The database cannot be reached or went away in the middle; the same call may be made again.
 

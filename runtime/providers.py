@@ -7,7 +7,7 @@ type. Values are made in the worker, after the fork, when the first job asks for
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar
 
@@ -89,21 +89,23 @@ def unprovided(definitions: Iterable[Definition]) -> dict[str, str]:
 class Provided:
     """The values of one worker. `close` when it ends."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, values: Mapping[type, object] | None = None) -> None:
+        """`values`, by type, stand in the place of what would be made."""
         self._config = config
-        self._values: dict[type, Any] = {}
+        self._values: dict[type, Any] = dict(values or {})
         self._stack = ExitStack()
 
     def arguments(self, definition: Definition, attempt: ExitStack) -> dict[str, Any]:
         """What `run` is to be called with, by parameter; `attempt` is left when the attempt has ended."""
         found = {}
         for need in definition.needs:
-            if need.type in _ATTEMPT_MAKERS:
+            if need.type in self._values:
+                found[need.name] = self._values[need.type]
+            elif need.type in _ATTEMPT_MAKERS:
                 found[need.name] = _enter(_ATTEMPT_MAKERS[need.type](self._config), need.type, attempt)
             elif need.type in _MAKERS:
-                if need.type not in self._values:
-                    self._values[need.type] = _enter(_MAKERS[need.type](self._config), need.type, self._stack)
-                found[need.name] = self._values[need.type]
+                value = _enter(_MAKERS[need.type](self._config), need.type, self._stack)
+                found[need.name] = self._values[need.type] = value
         return found
 
     def close(self) -> None:

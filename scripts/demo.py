@@ -21,11 +21,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -59,8 +59,7 @@ format = "json"
 [retention]
 finished = "1d"
 """
-OF_OTHERS = {"__pycache__", "site-packages", "dist-packages"}  # in the standard library: caches, other packages
-JOBS = 200  # about so many, whatever the size of the tree
+JOBS = 100  # about so many, whatever the size of the tree
 JOB_BYTES_MIN = 128 * 1024
 JOB_FILES_MAX = 1000
 FIRST_BYTES = 32 * 1024  # of each worker's first job, so that something is to be seen at once
@@ -107,7 +106,9 @@ class Kill:
     share: float  # of the job that was done
 
     def __str__(self) -> str:
-        return f"killed worker {self.worker} (pid {self.pid}) with SIGKILL, {self.share:.0%} into job {self.job}"
+        return (
+            f"killed worker {self.worker} (pid {self.pid}) with SIGKILL, {self.share:.0%} into job {self.job}"
+        )
 
 
 @dataclass(frozen=True)
@@ -125,29 +126,36 @@ class Sight:
 # -- what there is to do
 
 
-def listing(root: Path, spare: Path, others: set[str]) -> list[Entry]:
+def listing(root: Path, spare: Path, others: set[str]) -> tuple[list[Entry], int]:
     """The files below `root`, without the directory `spare` and those of a name in `others`.
 
+    The number is of names that are left out because they are no text, which no database holds.
+
     Raises:
-        Trouble: `root` is no directory, or holds no files.
+        Trouble: `root` is no directory, cannot be read, or holds no files.
     """
     if not root.is_dir():
         raise Trouble(f"{root} is not a directory")
-    found = []
-    for directory, inner, names in os.walk(root):
-        inner[:] = [
-            name for name in inner if name not in others and Path(directory, name) != spare and _is_text(name)
-        ]
+    found, strange = [], 0
+    for directory, inner, names in os.walk(root, onerror=_refuse):
+        inner[:] = [name for name in inner if name not in others and Path(directory, name) != spare]
         for name in names:
             path = Path(directory, name)
-            if _is_text(name):
-                with_stat = _lstat(path)
-                size = with_stat.st_size if with_stat and stat.S_ISREG(with_stat.st_mode) else 0
-                changed_ns = with_stat.st_mtime_ns if with_stat else 0
-                found.append(Entry(str(path.relative_to(root)), size, changed_ns))
+            if not _is_text(str(path)):
+                strange += 1
+                continue
+            status = _lstat(path)
+            size = status.st_size if status and stat.S_ISREG(status.st_mode) else 0
+            found.append(Entry(str(path.relative_to(root)), size, status.st_mtime_ns if status else 0))
     if not found:
         raise Trouble(f"there are no files in {root}")
-    return found
+    return found, strange
+
+
+def standard_library() -> tuple[Path, set[str]]:
+    """Where it is, and the directories in it that are left out: caches, other packages, the parts of a build."""
+    built = Path(sysconfig.get_config_var("LIBPL") or "config").name
+    return Path(sysconfig.get_path("stdlib")), {"__pycache__", "site-packages", "dist-packages", built}
 
 
 def batches(entries: Sequence[Entry], workers: int) -> list[Batch]:
@@ -173,6 +181,11 @@ def _take(rest: list[Entry], fit: int) -> Batch:
     return batch
 
 
+def _refuse(error: OSError) -> None:
+    """A directory below the root that cannot be read is left out; so is what it holds."""
+    print(f"left out: {safe(str(error))}", file=sys.stderr)
+
+
 def _lstat(path: Path) -> os.stat_result | None:
     try:
         return path.lstat()
@@ -181,7 +194,6 @@ def _lstat(path: Path) -> os.stat_result | None:
 
 
 def _is_text(name: str) -> bool:
-    """Whether a name can be told to a database: PostgreSQL holds no bytes that are no text."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -197,17 +209,21 @@ class Service:
 
     def __init__(self, config: Path, log: Path, mark: int) -> None:
         """Start it. `mark` is a descriptor that it keeps open for as long as it lives."""
-        log.unlink(missing_ok=True)  # of another user, perhaps
-        with log.open("wb") as out:
+        self._config, self._log, self._mark = config, log, mark
+        self._log.unlink(missing_ok=True)  # of another user, perhaps
+        self.start()
+
+    def start(self) -> None:
+        with self._log.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "runtime", "--config", str(config), "run", "--until-idle"],
+                [sys.executable, "-m", "runtime", "--config", str(self._config), "run", "--until-idle"],
                 cwd=ROOT,
                 env=_plain_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,  # a terminal's Ctrl-C is for us alone
-                pass_fds=[mark],
+                pass_fds=[self._mark],
             )
 
     def has_ended(self, within_s: float) -> bool:
@@ -263,8 +279,15 @@ class Screen:
     def say(self, text: str, style: str = "") -> None:
         self._console.print(Text(safe(text), style))
 
-    def print(self, shown: RenderableType) -> None:
-        self._console.print(shown)
+    def table(self, rows: Sequence[tuple[str, str]]) -> None:
+        if not self._console.is_terminal:
+            for label, text in rows:
+                self.say(f"{label:<9} {text}")
+            return
+        drawn = Table.grid(padding=(0, 2))
+        for label, text in rows:
+            drawn.add_row(Text(label, "bold"), Text(safe(text)))
+        self._console.print(drawn, soft_wrap=False)
 
     def show(self, sight: Sight, done: int, files: int) -> None:
         share = done / self._total if self._total else 1.0
@@ -309,12 +332,15 @@ def megabytes(count: float) -> str:
 class Demo:
     """One run, from the first push to the last check."""
 
-    def __init__(self, root: Path, work: dict[str, Batch], store: TimedStore, screen: Screen) -> None:
+    def __init__(
+        self, root: Path, work: dict[str, Batch], store: TimedStore, screen: Screen, since: datetime
+    ) -> None:
+        """`work` is by job; nodes that started before `since` are those of earlier runs."""
         self._root = root
-        self._work = work  # by job
+        self._work = work
         self._store = store
         self._screen = screen
-        self._since = store.now()  # nodes and jobs of ours are not older
+        self._since = since
         self.kills: list[Kill] = []
         self._first_s: float | None = None
 
@@ -335,7 +361,9 @@ class Demo:
                 self._first_s = time.monotonic() - began_s
             if sight.ended == len(self._work):
                 return self._first_s or 0.0
-            if gone:
+            if gone and service.process.returncode == 0:
+                service.start()  # it found nothing to do, since it was there before our first push
+            elif gone:
                 raise Trouble(f"the service ended with status {service.process.returncode}")
             if self._first_s is None and time.monotonic() - started_s > BEGIN_WITHIN_S:
                 raise Trouble(f"no job was done within {BEGIN_WITHIN_S:g} s")
@@ -374,10 +402,10 @@ class Demo:
         return len(self.kills) >= KILLS_MAX or job.crashes > 0 or job.state is not State.DONE
 
     def _strike(self, sight: Sight) -> None:
-        """Kill the worker, of those that are busy, whose job is the smallest."""
+        """Kill a worker that is known to be in the middle of a job; of several the one that loses least."""
         ours = {node.id for node in sight.nodes}
         busy = [id for id, job in sight.jobs.items() if job.state is State.RUNNING]
-        for id in sorted(busy, key=lambda id: self._work[id].size):
+        for id in sorted(busy, key=lambda id: _lost_bytes(sight.jobs[id])):
             job = self._store.status(id)
             last = job.attempts[-1] if job and job.state is State.RUNNING and job.attempts else None
             if job and last and last.ending is None and last.node in ours and last.pid and last.worker:
@@ -403,7 +431,9 @@ class Demo:
             job = self._store.status(id)
             if job is None or job.result is None:
                 state = job.state if job else "unknown"
-                error = next((one.error for one in reversed(job.attempts) if one.error), None) if job else None
+                error = (
+                    next((one.error for one in reversed(job.attempts) if one.error), None) if job else None
+                )
                 raise Trouble(f"job {id} is {state}{f': {error.class_}: {error.message}' if error else ''}")
             found[id] = (job, msgspec.json.decode(job.result, type=Compressed))
         return found
@@ -435,7 +465,9 @@ class Demo:
                     wrong.append(f"{file.path}: the fingerprint is not that of the file")
         return wrong, changed
 
-    def summary(self, results: dict[str, tuple[JobView, Compressed]], first_s: float) -> Table:
+    def summary(
+        self, results: dict[str, tuple[JobView, Compressed]], first_s: float
+    ) -> list[tuple[str, str]]:
         jobs = [job for job, _ in results.values()]
         files = [file for _, result in results.values() for file in result.files]
         attempts = [one for job in jobs for one in job.attempts]
@@ -444,14 +476,16 @@ class Demo:
         cpu_s = sum(result.cpu_seconds for _, result in results.values())
         lost_s = sum(one.certificate.cpu_seconds for one in crashed if one.certificate)
         wall_s = _span(attempts).total_seconds()
-        table = Table.grid(padding=(0, 2))
-        rows = [
+        return [
             ("jobs", f"{len(jobs)}, all done"),
             ("attempts", f"{sum(job.attempt for job in jobs)}: {_shares(jobs)}"),
             *self._certificates(jobs),
             ("files", f"{len(files)}{_left_out(sum(file.problem is not None for file in files))}"),
             ("bytes", f"{megabytes(bytes_in)} in, {megabytes(bytes_out)} out{_percent(bytes_out, bytes_in)}"),
-            ("CPU", f"{cpu_s:.1f} s in the jobs{f', and {lost_s:.1f} s in what was killed' if lost_s else ''}"),
+            (
+                "CPU",
+                f"{cpu_s:.1f} s in the jobs{f', and {lost_s:.1f} s in what was killed' if lost_s else ''}",
+            ),
             ("wall", f"{wall_s:.1f} s from the start of the first job to the end of the last one"),
             (
                 "speed-up",
@@ -459,20 +493,28 @@ class Demo:
             ),
             ("started", f"{first_s:.1f} s from the start to the first files that were done"),
         ]
-        for label, text in rows:
-            table.add_row(Text(label, "bold"), Text(safe(text)))
-        return table
 
     def _certificates(self, jobs: list[JobView]) -> Iterator[tuple[str, str]]:
         """Of each attempt that was killed: what is on record, and how soon the next one began."""
         for job in jobs:
             for one, after in zip(job.attempts, [*job.attempts[1:], None], strict=True):
                 if one.ending is Ending.CRASHED and one.certificate is not None:
-                    yield "killed", f"attempt {one.attempt} of job {job.id}, in worker {one.worker} (pid {one.pid})"
+                    yield (
+                        "killed",
+                        f"attempt {one.attempt} of job {job.id}, in worker {one.worker} (pid {one.pid})",
+                    )
                     yield "", _certificate(one.certificate)
                     if after and after.started and one.ended:
                         again_s = (after.started - one.ended).total_seconds()
-                        yield "", f"attempt {after.attempt} began {again_s:.2f} s later, in worker {after.worker}"
+                        yield (
+                            "",
+                            f"attempt {after.attempt} began {again_s:.2f} s later, in worker {after.worker}",
+                        )
+
+
+def _lost_bytes(job: JobView) -> float:
+    """What a kill would lose; a job of which nothing is known yet comes last."""
+    return (job.progress.done if job.progress else 0) or float("inf")
 
 
 def _certificate(certificate: Certificate) -> str:
@@ -530,32 +572,39 @@ def alone(place: Path) -> Iterator[None]:
         Trouble: another demonstration runs in it.
     """
     with (place / "demo.lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Trouble(f"another demonstration is running in {place}") from None
+        if not _locked(lock.fileno()):
+            raise Trouble(f"another demonstration is running in {place}")
         yield
 
 
 @contextmanager
-def service_mark(place: Path) -> Iterator[int]:
-    """A descriptor that our service keeps locked while it lives; waits for the one of a killed run to leave.
+def service_mark(place: Path, config: Config) -> Iterator[int]:
+    """A descriptor that our service keeps locked while it lives.
+
+    The service of a run that was killed holds it still: then its jobs are cancelled, and it leaves.
 
     Raises:
-        Trouble: that does not leave.
+        Trouble: it does not leave.
     """
     with (place / "service.lock").open("a") as lock:
-        deadline_s = time.monotonic() + LEAVE_WITHIN_S
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        if not _locked(lock.fileno()):
+            with opened(config) as store:
+                cancel_leftovers(store)
+            deadline_s = time.monotonic() + LEAVE_WITHIN_S
+            while not _locked(lock.fileno()):
                 if time.monotonic() > deadline_s:
-                    raise Trouble("the service of an earlier run does not end") from None
+                    raise Trouble("the service of an earlier run does not end")
                 time.sleep(0.05)
-            else:
-                break
         yield lock.fileno()
+
+
+def _locked(file: int) -> bool:
+    """Whether we have the lock now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def cancel_leftovers(store: TimedStore) -> None:
@@ -579,30 +628,31 @@ def run(root: Path, place: Path, others: set[str], began_s: float) -> None:
     Raises:
         Trouble: something is not as it should be.
     """
-    entries = listing(root, place, others)
+    entries, strange = listing(root, place, others)
     place.mkdir(parents=True, exist_ok=True)
     with ExitStack() as undo:
         undo.enter_context(alone(place))
         config = settings_in(place)
-        total = sum(entry.size for entry in entries)
-        screen = Screen(total, len(entries))
-        screen.say(f"{len(entries)} files, {megabytes(total)}, in {root}")
-        if others:
-            screen.say(f"left out: {', '.join(sorted(others))}")
-        store = undo.enter_context(opened(config))
-        queue = undo.enter_context(Queue(config=config))
-        cancel_leftovers(store)
-        mark = undo.enter_context(service_mark(place))
-        made = batches(entries, config.worker_count)
-        jobs = [Compress(root=str(root), files=[entry.path for entry in each.entries]) for each in made]
-        demo = Demo(root, {}, store, screen)
-        work = dict(zip(queue.push_many(jobs), made, strict=True))
-        demo = Demo(root, work, store, screen)
         assert config.path is not None
+        since = datetime.now(UTC)
+        mark = undo.enter_context(service_mark(place, config))
         service = Service(config.path, place / "service.log", mark)
         undo.callback(service.stop)
-        screen.say(f"{len(work)} jobs for {config.worker_count} workers; the service is process {service.process.pid}")
+        screen = Screen(sum(entry.size for entry in entries), len(entries))
         undo.callback(screen.close)
+        screen.say(f"{len(entries)} files, {megabytes(sum(entry.size for entry in entries))}, in {root}")
+        if others:
+            screen.say(f"left out: directories {', '.join(sorted(others))}")
+        if strange:
+            screen.say(f"left out: {strange} files whose names are no text")
+        store = undo.enter_context(opened(config))
+        cancel_leftovers(store)
+        made = batches(entries, config.worker_count)
+        jobs = [Compress(root=str(root), files=[entry.path for entry in each.entries]) for each in made]
+        with Queue(config=config) as queue:
+            work = dict(zip(queue.push_many(jobs), made, strict=True))
+        demo = Demo(root, work, store, screen, since)
+        screen.say(f"{len(work)} jobs for {config.worker_count} workers of service {service.process.pid}")
         screen.open()
         try:
             first_s = demo.watch(service, began_s)
@@ -622,7 +672,7 @@ def report(demo: Demo, screen: Screen, first_s: float, config: Path) -> None:
         Trouble: a result is wrong.
     """
     results = demo.results()
-    screen.print(demo.summary(results, first_s))
+    screen.table(demo.summary(results, first_s))
     unread = [file for _, result in results.values() for file in result.files if file.problem]
     for file in unread[:PROBLEMS_SHOWN]:
         screen.say(f"not compressed: {file.path}: {file.problem}")
@@ -630,7 +680,9 @@ def report(demo: Demo, screen: Screen, first_s: float, config: Path) -> None:
     if changed:
         screen.say(f"{len(changed)} files changed meanwhile, such as {changed[0]}")
     if wrong:
-        raise Trouble("; ".join(wrong[:PROBLEMS_SHOWN]) + (f"; {len(wrong)} in all" if len(wrong) > 1 else ""))
+        raise Trouble(
+            "; ".join(wrong[:PROBLEMS_SHOWN]) + (f"; {len(wrong)} in all" if len(wrong) > 1 else "")
+        )
     screen.say("verified: every file was answered for once, none is missing, none is double", "green")
     if not demo.kills:
         screen.say("no worker was killed: the work was over too soon")
@@ -650,7 +702,7 @@ def main() -> int:
     given = parser.parse_args()
     place = given.place.absolute()
     if given.dir is None:
-        root, others = Path(sysconfig.get_path("stdlib")), OF_OTHERS
+        root, others = standard_library()
     else:
         root, others = given.dir.absolute(), set()
     try:

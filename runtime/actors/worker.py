@@ -85,8 +85,7 @@ def main(ends: Ends, spec: Spec) -> int:
     output = Output(ends)
     for variable in _THREADS:
         os.environ.setdefault(variable, str(spec.config.thread_count))
-    faulthandler.enable(file=ends.stacks.fd)
-    faulthandler.register(signals.STACKS, file=ends.stacks.fd, all_threads=True)
+    faulthandler.enable(file=ends.stacks.fd)  # also for what dies while it is imported
     sys.path[:0] = [path for path in registry.search_path(spec.config.path) if path not in sys.path]
     handlers, broken = registry.load(spec.config.service.handlers)
     lacking = unprovided(handlers.definitions)
@@ -112,7 +111,7 @@ def main(ends: Ends, spec: Spec) -> int:
     )
     database = msgspec.structs.replace(spec.config.database, url=spec.url)
     provided = Provided(msgspec.structs.replace(spec.config, database=database))
-    runner = _Runner(spec.number, handlers, limits, provided, outside.board, output, ends.stacks.fd)
+    runner = Runner(spec.number, handlers, limits, provided, outside.board, output, ends.stacks.fd)
     pipe.send_and_wait(Ready(kinds=limits, broken=broken))
     try:
         return _loop(spec, outside, runner)
@@ -120,7 +119,7 @@ def main(ends: Ends, spec: Spec) -> int:
         provided.close()
 
 
-def _loop(spec: Spec, outside: Outside, runner: _Runner) -> int:
+def _loop(spec: Spec, outside: Outside, runner: Runner) -> int:
     config = spec.config
     state = rules.State(lease_s=config.lease.duration, recycle_jobs=config.worker.recycle_jobs)
     event: rules.Event = rules.Begun()
@@ -157,7 +156,7 @@ def _loop(spec: Spec, outside: Outside, runner: _Runner) -> int:
                 return code
 
 
-def _exchange(spec: Spec, outside: Outside, runner: _Runner, action: rules.Exchange) -> rules.Event:
+def _exchange(spec: Spec, outside: Outside, runner: Runner, action: rules.Exchange) -> rules.Event:
     """Settle and claim in one round trip."""
     want = None
     if action.limit:
@@ -187,7 +186,7 @@ def _exchange(spec: Spec, outside: Outside, runner: _Runner, action: rules.Excha
     return rules.Got(exchanged.claims, sent_s)
 
 
-class _Runner:
+class Runner:
     """Runs one job after the other in the main thread."""
 
     def __init__(
@@ -213,6 +212,8 @@ class _Runner:
         self._cpu_ns = 0  # of this process when the job began
         self._tidiness = Tidiness(self._on_soft_signal)
         signal.signal(signals.SOFT, self._on_soft_signal)
+        faulthandler.enable(file=stacks_fd)
+        faulthandler.register(signals.STACKS, file=stacks_fd, all_threads=True)
 
     def run(self, claim: Claim, number: int) -> rules.Ran:
         """Run one claim from its first to its last line, with its outcome in the journal."""

@@ -7,10 +7,11 @@ output takes another way (`edges/output.py`) and arrives here as the event `job.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
+import stat
+import sys
 import time
 from typing import Any, Literal
 
@@ -31,23 +32,25 @@ class _Lines:
         self._fd = fd
         self._room = select.poll()
         self._room.register(fd, select.POLLOUT)
+        # Where there is room, a pipe takes PIPE_BUF bytes without making its writer wait; a file takes all.
+        self._step = sys.maxsize if stat.S_ISREG(os.fstat(fd).st_mode) else select.PIPE_BUF
         self._waited_s = float("-inf")
         self._dropped = 0
+        self._torn = False  # whether the last line has no end
 
     def write(self, text: str) -> None:
-        if self._dropped and self._has_room():
-            dropped, self._dropped = self._dropped, 0
-            event("warning", "log.dropped", lines=dropped)
-        data = memoryview(text.encode("utf-8", "backslashreplace"))
+        data = memoryview(("\n" * self._torn + text).encode("utf-8", "backslashreplace"))
         while data:
-            # Where there is room, a pipe takes PIPE_BUF bytes without making its writer wait.
             if not self._has_room():
                 self._dropped += 1
                 return
             try:
-                data = data[os.write(self._fd, data[: select.PIPE_BUF]) :]
+                written = os.write(self._fd, data[: self._step])
             except OSError:
+                self._dropped += 1
                 return
+            data = data[written:]
+            self._torn = bool(data)
 
     def _has_room(self) -> bool:
         if self._room.poll(0):
@@ -61,6 +64,16 @@ class _Lines:
     def flush(self) -> None:
         pass
 
+    def take_dropped(self) -> int:
+        """How many lines were dropped, once there is room to say so."""
+        if not self._dropped or not self._has_room():
+            return 0
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+
+_lines = _Lines(2)
+
 
 def setup(fd: int, level: str, form: str, **bound: object) -> None:
     """Log to `fd` from `level` up, as "console" or "json" ("auto": by whether `fd` is a terminal).
@@ -68,6 +81,8 @@ def setup(fd: int, level: str, form: str, **bound: object) -> None:
     Args:
         bound: values on every line of this process, such as `actor`.
     """
+    global _lines  # noqa: PLW0603 - a process has one log
+    _lines = _Lines(fd)
     if form == "auto":
         form = "console" if os.isatty(fd) else "json"
     renderer: Any = (
@@ -84,7 +99,7 @@ def setup(fd: int, level: str, form: str, **bound: object) -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=_Lines(fd)),  # type: ignore[arg-type]
+        logger_factory=structlog.WriteLoggerFactory(file=_lines),  # type: ignore[arg-type]
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.clear_contextvars()
@@ -93,4 +108,7 @@ def setup(fd: int, level: str, form: str, **bound: object) -> None:
 
 def event(level: Level, name: str, /, **fields: object) -> None:
     """Log that something happened. `name` is two words, like `lease.lost`, never a sentence."""
-    structlog.get_logger().log(_LEVELS[level], name, **fields)
+    logger = structlog.get_logger()
+    if dropped := _lines.take_dropped():
+        logger.warning("log.dropped", lines=dropped)
+    logger.log(_LEVELS[level], name, **fields)

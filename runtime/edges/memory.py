@@ -17,6 +17,7 @@ import msgspec
 from runtime.edges import values
 from runtime.edges.ids import canonical, tick_id
 from runtime.edges.lanes import Lane, Lanes
+from runtime.errors import QueueFull
 from runtime.model.jobs import (
     CHARGES,
     HISTORY_LIMIT,
@@ -97,18 +98,27 @@ class _Schedule:
     due: datetime
 
 
+def _bytes_of(job: _Job) -> int:
+    """About how many bytes a job is: its texts, and a hundred for the rest."""
+    return 100 + len(job.payload) + len(job.kind) + len(job.queue) + len(job.unique or "")
+
+
 class MemoryStore:
     """A job store in memory.
 
     Args:
         clock: the store's now, an aware datetime.
+        max_bytes: of all jobs that are not ended, about; a push above it raises QueueFull. None: no bound.
         check_epoch: False switches the fence off, so that a lease of an old epoch still settles. Only
             for the test that shows the simulator would find the double settle.
     """
 
-    def __init__(self, clock: Callable[[], datetime], *, check_epoch: bool = True) -> None:
+    def __init__(
+        self, clock: Callable[[], datetime], *, check_epoch: bool = True, max_bytes: int | None = None
+    ) -> None:
         self._clock = clock
         self._check_epoch = check_epoch
+        self._max_bytes = max_bytes
         self._jobs: dict[str, _Job] = {}
         self._schedules: dict[str, _Schedule] = {}
         self._nodes: dict[str, NodeView] = {}
@@ -127,6 +137,10 @@ class MemoryStore:
     def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
         now = self._clock()
         new = [_new_job(job, now) for job in jobs]
+        if self._max_bytes is not None:
+            size = sum(_bytes_of(job) for job in (*self._live(), *new))
+            if size > self._max_bytes:
+                raise QueueFull(f"{size} bytes of jobs, {self._max_bytes} are allowed")
         answers: dict[str, str | None] = {}
         for job in new:
             if job.id not in answers:

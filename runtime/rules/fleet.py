@@ -227,6 +227,7 @@ class State:
     stop_asked_s: float = 0.0
     stop_by_s: float = float("inf")
     records: deque[Record] = field(default_factory=deque[Record])  # not yet confirmed, in order
+    tries: tuple[int, int] = (0, 0)  # the first of them, and how many schedulers died with it before them
     record_number: int = 0
     renew_at_s: float = 0.0
     renewing: dict[float, frozenset[Lease]] = field(default_factory=dict[float, frozenset[Lease]])

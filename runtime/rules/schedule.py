@@ -423,15 +423,14 @@ def _next_fixed(expression: str, after: datetime, zone: tzinfo) -> datetime:
 
 def _next_elapsed(expression: str, after: datetime, zone: tzinfo) -> datetime:
     """The next minute of real time at which the clock of the zone shows a match."""
-    wall, seen = _wall(after, zone), after
+    wall = _wall(after, zone)
     tick = _match_after(expression, wall)
     change = _change(wall, zone)
     if change is not None and after < change <= _moments(tick, zone)[0]:  # the clock goes back before that
-        seen = change - _SECOND
         tick = _match_after(expression, _wall(change, zone) - _SECOND)
     while (change := _change(tick, zone)) is not None:
         first, second = _moments(tick, zone)
         if first < second:  # shown twice
-            return first if first > seen else second
+            return first if first > after else second
         tick = _match_after(expression, _wall(change, zone) - _SECOND)
     return _moments(tick, zone)[0]

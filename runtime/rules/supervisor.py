@@ -72,6 +72,7 @@ from runtime.rules.stopping import advance_reload, advance_stop, ask_stop, finis
 
 ROUND_S = 1.0  # progress and the node's report are gathered once a round
 REPORT_EVERY_S = 10.0  # also when nothing has changed: a node not seen for longer is lost
+RECORD_TRIES = 3  # schedulers that may die over one record
 LEFT_EVERY_S = 0.5  # how often the scheduler is asked whether anything is left
 
 
@@ -405,9 +406,21 @@ def _after_exit(state: State, slot: Slot, event: Exited, now_s: float, out: list
         if state.phase == "closing":
             finish(state, out)
             return
+        if slot.phase == "up" and state.records:
+            _suspect_record(state, out)
     if on_purpose or asked_to_die or (blamed_on_job and slot.intent is None):
         return
     _blame_environment(state, state.slots[slot.name], lived_s, now_s, event.chance, out)
+
+
+def _suspect_record(state: State, out: list[Effect]) -> None:
+    """A scheduler died with this record before it: the third time, the record goes. Its leases will run out."""
+    number, died = state.tries
+    first = state.records[0].number
+    state.tries = (first, died + 1 if number == first else 1)
+    if state.tries[1] >= RECORD_TRIES:
+        state.records.popleft()
+        out.append(Log("error", "record.dropped", {"number": first, "then": "its leases run out"}))
 
 
 def _after_worker(state: State, slot: Slot, event: Exited, out: list[Effect]) -> bool:

@@ -133,8 +133,9 @@ class History:
     def without_clock(self, node: str, start_s: float, end_s: float) -> None:
         """What a node does in this time, nobody can prevent."""
         known = self.unclocked.setdefault(node, [])
-        if known and start_s <= known[-1][1] + REACTION_S:
-            start_s, _ = known.pop()
+        while known and start_s <= known[-1][1] + REACTION_S:
+            earlier_s, later_s = known.pop()
+            start_s, end_s = min(start_s, earlier_s), max(end_s, later_s)
         known.append((start_s, end_s))
 
     # -- the judgement

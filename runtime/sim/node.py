@@ -255,9 +255,16 @@ class Node:
         self.supervisor.start()
 
     def _ended(self) -> None:
-        self.world.within(1.0, self.start)
+        self.world.within(1.0, self._start_again)
+
+    def _start_again(self) -> None:
+        if self.stopped_s is None:
+            self.start()
+        else:
+            self._ended()
 
     def stop(self) -> None:
+        """Stop the whole machine, whose clocks go on."""
         if self.stopped_s is None:
             self.stopped_s = self.world.now_s
             for process in self.supervisor.processes():

@@ -58,6 +58,20 @@ def test_records_are_sent_again_to_a_new_scheduler_until_they_are_confirmed() ->
     service.end(SCHEDULER)
     service.tick_until(service.now_s + 1.0)
     assert service.said(service.ready(SCHEDULER), SCHEDULER, Record) == [first]
+
+
+def test_a_record_that_no_scheduler_survives_is_dropped_and_the_next_one_goes_through() -> None:
+    service = Service().begin()
+    for worker in ("worker 1", "worker 2"):
+        service.claim(worker, 1)
+        service.end(worker)
+    first, second = list(service.state.records)
+    for _ in range(3):
+        assert service.state.records[0] == first
+        service.end(SCHEDULER)
+        service.tick_until(service.now_s + 10.0)
+        again = service.said(service.ready(SCHEDULER), SCHEDULER, Record)
+    assert again == [second]
     service.hear(SCHEDULER, Recorded(number=first.number))
     service.end(SCHEDULER)
     service.tick_until(service.now_s + 2.0)

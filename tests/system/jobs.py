@@ -339,3 +339,65 @@ class Grown(Job):
     @classmethod
     def upgrade(cls, raw: dict[str, Any], version: int) -> dict[str, Any]:
         return {"names": [raw["name"]]}
+
+
+@job("shell", retry=NO_RETRY)
+class Shell(Job):
+    """Runs a command that prints where its handler would."""
+
+    command: str
+
+    def run(self, ctx: Context) -> object:
+        return subprocess.run(self.command, shell=True, check=True).returncode  # noqa: S602
+
+
+@job("gasp", retry=NO_RETRY)
+class Gasp(Job):
+    """Prints one letter, without the end of a line, and dies."""
+
+    how: Literal["segfault", "exit", "kill"]
+
+    def run(self, ctx: Context) -> object:
+        print("x", end="")
+        match self.how:
+            case "segfault":
+                ctypes.string_at(0)
+            case "exit":
+                os._exit(3)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+
+@job("loud", retry=NO_RETRY)
+class Loud(Noted):
+    mebibytes: int
+
+    def work(self, ctx: Context) -> object:
+        line = "x" * 1023
+        for _ in range(self.mebibytes * 1024):
+            print(line)
+        return None
+
+
+@job("litter", retry=NO_RETRY)
+class Litter(Job):
+    """Leaves a short-lived orphan behind, as a daemon would start."""
+
+    def run(self, ctx: Context) -> object:
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                time.sleep(0.05)
+            os._exit(0)
+        os.wait()
+        return None
+
+
+@job("say", retry=NO_RETRY)
+class Say(Job):
+    """As short as a job that prints can be."""
+
+    def run(self, ctx: Context) -> object:
+        print(ctx.id)
+        return None

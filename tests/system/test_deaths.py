@@ -171,6 +171,7 @@ def test_descriptors_zombies_and_memory_files_stay_constant_over_many_deaths(on:
     for _ in range(2):
         on.ended(on.push("die", how="9"), State.DEAD)
     wait_for(lambda: len(service.events("child.ready")), lambda n: n == 3 + 6)
+
     def memory_files() -> set[str]:
         return {name for name in os.listdir("/dev/shm") if not name.startswith(("PostgreSQL", "tenure-"))}
 

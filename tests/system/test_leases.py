@@ -91,5 +91,3 @@ def test_the_rows_of_a_dead_worker_are_known_from_the_job_alone(on: Stage) -> No
     on.started(job, attempt=2)
     assert on.store.cancel(job) is State.RUNNING
     on.ended(job, State.CANCELLED)
-
-

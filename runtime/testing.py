@@ -1,0 +1,389 @@
+"""For tests of handlers and of what pushes them: a queue whose clock the test moves, and crashes on demand.
+
+`LocalQueue` keeps its jobs in memory, or in any store, and runs them when the test says so: in the test's own process,
+or each in a process of its own (`isolated=True`), where a handler may also crash, hang or be killed. One clock
+counts for due times, retry waits and schedules; nothing here sleeps until something is due.
+
+`crash_everywhere` runs a handler again and again, killing it at each point where it speaks to a database or to us.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any, Self
+
+import msgspec
+import psycopg
+import structlog
+
+from runtime.actors.attempt import settle_attempt
+from runtime.actors.context import Context
+from runtime.actors.surroundings import Output
+from runtime.actors.worker import Runner
+from runtime.config import Config
+from runtime.definition import Definition, Job
+from runtime.edges import clock, processes, signals
+from runtime.edges.board import Board
+from runtime.edges.ids import new_id
+from runtime.edges.memory import MemoryStore
+from runtime.edges.processes import Child, Ends, Shared
+from runtime.edges.store import Store
+from runtime.model.exits import EXIT_OK, Certificate, Verdict
+from runtime.model.jobs import (
+    Claim,
+    Counts,
+    Ending,
+    Holder,
+    JobView,
+    Lease,
+    Progress,
+    Settlement,
+    State,
+    Want,
+)
+from runtime.model.messages import FromChild, Held, Limits
+from runtime.providers import Provided
+from runtime.queue import new_job
+from runtime.registry import DEFINED, Registry
+from runtime.rules import budgets
+from runtime.rules.attempts import Glance, Intent, Remains, settle_dead
+
+DEFAULT_TIMEOUT_S = 60.0  # of kinds that set none, in isolated attempts
+KILL_AFTER_S = 1.0
+LEASE_S = 3600.0
+POINTS_MAX = 10_000  # kill points of one handler
+
+
+class LocalQueue:
+    """A queue for one test. `push`, `cancel`, `retry`, `status` and `counts` are those of `runtime.Queue`.
+
+    Args:
+        now: where its clock stands, an aware time; None: the time when it is made. Only the test moves it.
+        max_bytes: the size of all jobs together above which a push raises `QueueFull`; None: no bound.
+        isolated: run each attempt in a process of its own, with its time and memory limits enforced.
+        provided: values for what handlers ask for, by type, in place of their providers.
+        store: where the jobs are; None: in memory. Its clock must be this queue's `clock`.
+    """
+
+    def __init__(
+        self,
+        now: datetime | None = None,
+        *,
+        max_bytes: int | None = None,
+        isolated: bool = False,
+        provided: Mapping[type, object] | None = None,
+        store: Callable[[Callable[[], datetime]], Store] | None = None,
+    ) -> None:
+        self.now = _aware(now) if now is not None else datetime.now(UTC)
+        self._store: Store = (
+            store(self.clock) if store is not None else MemoryStore(self.clock, max_bytes=max_bytes)
+        )
+        self._isolated = isolated
+        self._provided = Provided(Config(), provided or {})
+        self._holder = Holder("local", 1, os.getpid())
+
+    def clock(self) -> datetime:
+        """Where the clock stands."""
+        return self.now
+
+    def push(self, job: Job, **options: Any) -> str | None:
+        return self._store.push([new_job(DEFINED.definition_of(job), job, **options)])[0]
+
+    def cancel(self, id: str) -> bool:
+        return self._store.cancel(id) is not None
+
+    def retry(self, id: str) -> bool:
+        return self._store.retry(id)
+
+    def status(self, id: str) -> JobView | None:
+        return self._store.status(id)
+
+    def counts(self) -> Counts:
+        return self._store.counts()
+
+    def result(self, id: str) -> Any:
+        """What the handler returned, as JSON carries it.
+
+        Raises:
+            AssertionError: the job is not done; the text says what it is, and what it failed with.
+        """
+        view = self._store.status(id)
+        assert view is not None, f"no job {id}"
+        last = view.attempts[-1] if view.attempts else None
+        assert view.state is State.DONE, f"{view.kind} is {view.state}: {last}"
+        return msgspec.json.decode(view.result) if view.result is not None else None
+
+    def run_one(self) -> JobView | None:
+        """Run the most urgent job that is due, to the end of one attempt; None when none is due."""
+        self._store.tick()
+        want = Want(holder=self._holder, limit=1, lease_s=LEASE_S, kinds=DEFINED.kinds, queues=("*",))
+        claims = self._store.claim(want)
+        if not claims:
+            return None
+        [claim] = claims
+        run = self._run_isolated if self._isolated else self._run_here
+        self._store.settle([run(claim)])
+        return self._store.status(claim.lease.id)
+
+    def run_one_at(self, now: datetime) -> JobView | None:
+        """Move the clock to `now`, then `run_one`."""
+        self.now = _aware(now)
+        return self.run_one()
+
+    def drain(self) -> int:
+        """Run all that is due where the clock stands, and what that makes due; how many attempts it took."""
+        for attempts in count():
+            if self.run_one() is None:
+                return attempts
+        raise AssertionError
+
+    def drain_at(self, now: datetime) -> int:
+        """Move the clock to `now`, then `drain`."""
+        self.now = _aware(now)
+        return self.drain()
+
+    def close(self) -> None:
+        """End what providers have made."""
+        self._provided.close()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run_here(self, claim: Claim) -> Settlement:
+        limits = _limits(claim)
+
+        def call(job: Job, definition: Definition) -> object:
+            context = Context(
+                id=claim.lease.id,
+                kind=claim.kind,
+                attempt=claim.attempt,
+                due=claim.due,
+                last=budgets.is_last(claim.failures, limits),
+                deadline=None,
+                epoch=claim.lease.epoch,
+                note_progress=lambda progress: self._store.progress([(claim.lease, progress)]),
+                is_cancelled=lambda: claim.lease in self._store.cancels(self._holder.node),
+                log=structlog.get_logger(),
+            )
+            with ExitStack() as attempt:
+                return job.run(context, **self._provided.arguments(definition, attempt))
+
+        return settle_attempt(claim, DEFINED.get(claim.kind), limits, call, _never_overdue, _no_certificate)
+
+    def _run_isolated(self, claim: Claim) -> Settlement:
+        settlement, progress = _attempt_apart(claim, self._provided)
+        if progress is not None:
+            self._store.progress([(claim.lease, progress)])
+        return settlement
+
+
+def _aware(moment: datetime) -> datetime:
+    if moment.tzinfo is None:
+        raise ValueError(f"now must have a zone, got {moment!r}; write datetime(…, tzinfo=UTC)")
+    return moment
+
+
+def _limits(claim: Claim) -> Limits:
+    return DEFINED.get(claim.kind).limits(DEFAULT_TIMEOUT_S)
+
+
+def _never_overdue() -> Ending | None:
+    return None
+
+
+def _no_certificate(ending: Ending) -> Certificate:
+    raise AssertionError(ending)
+
+
+# -- in a process of its own
+
+
+class _Apart(msgspec.Struct, frozen=True):
+    """What the process of one attempt is told; it is forked, so nothing here is copied."""
+
+    claim: Claim
+    provided: Any
+    hook: Callable[[], None] | None = None
+
+
+def _attempt_apart(
+    claim: Claim, provided: Provided, hook: Callable[[], None] | None = None
+) -> tuple[Settlement, Progress | None]:
+    """Run a claim in a forked process, under its limits; what came of it, and its last progress."""
+    shared = Shared()
+    log_fd = os.dup(2)
+    child = processes.start(
+        "attempt", _main, _Apart(claim, provided, hook), shared, FromChild, "fork", log_fd
+    )
+    os.close(log_fd)
+    try:
+        return _watch(claim, child, shared)
+    finally:
+        child.close()
+        shared.close()
+
+
+def _main(ends: Ends, spec: _Apart) -> int:
+    kind = spec.claim.kind
+    output = Output(ends)
+    board = Board(ends.board.fd)
+    limits = {kind: _limits(spec.claim)}
+    handlers = Registry([DEFINED.get(kind)])
+    runner = Runner(1, handlers, limits, spec.provided, board, output, ends.stacks.fd)
+    if spec.hook is not None:
+        spec.hook()
+    runner.run(spec.claim, 1)
+    sys.stdout.flush()
+    return EXIT_OK
+
+
+def _watch(claim: Claim, child: Child, shared: Shared) -> tuple[Settlement, Progress | None]:
+    """Wait for the end of an attempt, and enforce its limits as a supervisor does."""
+    limits = _limits(claim)
+    soft_at_s = clock.now_s() + limits.timeout_s
+    hard_at_s = soft_at_s + KILL_AFTER_S
+    intent: Intent | None = None
+    output = bytearray()
+    while True:
+        wait_s = max((hard_at_s if intent else soft_at_s) - clock.now_s(), 0.0)
+        ready, _, _ = select.select([child.sentinel, child.output_fd], [], [], min(wait_s, 0.25))
+        if child.output_fd in ready:
+            output += _read(child.output_fd)
+            del output[: -64 * 1024]
+        if child.sentinel in ready:
+            break
+        now_s = clock.now_s()
+        if intent is None and now_s >= soft_at_s:
+            intent = Intent(Verdict.TIMEOUT, 1, hard_at_s)
+            processes.send_signal(child, signals.STACKS)
+            shared.board.warn(1, "timeout")
+            processes.send_signal(child, signals.SOFT)
+        over = limits.memory_bytes and processes.resident_bytes(child.pid) > limits.memory_bytes
+        if over and intent is None:
+            intent = Intent(Verdict.MEMORY, 1, now_s)
+            processes.send_signal(child, signal.SIGKILL)
+        elif intent is not None and now_s >= hard_at_s:
+            processes.send_signal(child, signal.SIGKILL)
+    exit = None
+    while exit is None:
+        exit = processes.reap(child)
+    while data := _read(child.output_fd):
+        output += data
+    os.write(1, output)
+    shown = shared.board.read()
+    if journal := shared.board.journal():
+        return journal[0], shown.progress
+    glance = Glance(1, shown.started_ns / 1e9, shown.progressed_ns / 1e9, shown.progress)
+    remains = Remains(
+        glance=glance, output_tail=output[-64 * 1024 :].decode("utf-8", "replace"), stack=shared.stacks()
+    )
+    held = Held(claim.lease, claim.kind, claim.attempt, claim.failures, claim.crashes)
+    return settle_dead(held, limits, intent, exit, remains, chance=0.0), shown.progress
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 65536)
+    except BlockingIOError:
+        return b""
+
+
+# -- crashes
+
+
+def crash_everywhere(
+    job: Job,
+    check: Callable[[], object],
+    *,
+    reset: Callable[[], object] | None = None,
+    provided: Mapping[type, object] | None = None,
+) -> int:
+    """Kill a handler at each point where it speaks, run it again to its end, and check what it left.
+
+    A point is a moment before or after a round trip to a database by psycopg (statements and commits), and each
+    report of progress. Each round begins with `reset`; then the handler is killed at its next point, run again as
+    attempt 2, and `check` is called, which raises (asserts) when the effects are not what they should be.
+
+    Returns:
+        How many points the handler has, which is how often it was killed.
+
+    Raises:
+        AssertionError: from `check`, with the number of the point in a note; or the run after it did not succeed.
+    """
+    definition = DEFINED.definition_of(job)
+    for point in range(1, POINTS_MAX):
+        if reset is not None:
+            reset()
+        id = new_id()
+        killed = _run_to(definition, job, id, attempt=1, point=point, provided=provided)
+        if killed.ending is not Ending.CRASHED:
+            assert killed.ending is Ending.DONE, f"without a crash the handler failed: {killed.error}"
+            check()
+            return point - 1
+        after = _run_to(definition, job, id, attempt=2, point=None, provided=provided)
+        try:
+            assert after.ending is Ending.DONE, f"the run after the crash failed: {after.error}"
+            check()
+        except AssertionError as error:
+            error.add_note(f"after a crash at point {point} of {definition.kind}")
+            raise
+    raise AssertionError(f"{definition.kind} has more than {POINTS_MAX} points")
+
+
+def _run_to(
+    definition: Definition,
+    job: Job,
+    id: str,
+    *,
+    attempt: int,
+    point: int | None,
+    provided: Mapping[type, object] | None,
+) -> Settlement:
+    claim = Claim(
+        lease=Lease(id, attempt),
+        kind=definition.kind,
+        queue=definition.queue,
+        priority=definition.priority,
+        due=datetime.now(UTC),
+        attempt=attempt,
+        failures=0,
+        crashes=attempt - 1,
+        payload=definition.encode(job),
+    )
+    hook = None if point is None else lambda: _die_at(point)
+    return _attempt_apart(claim, Provided(Config(), provided or {}), hook)[0]
+
+
+def _die_at(point: int) -> None:
+    """In the attempt's process: let it be killed at its `point`-th point."""
+    passed = count(1)
+
+    def pass_point() -> None:
+        if next(passed) == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    wait, progress = psycopg.Connection.wait, Context.progress
+
+    def counted_wait(self: Any, *words: Any, **named: Any) -> Any:
+        pass_point()
+        answer = wait(self, *words, **named)
+        pass_point()
+        return answer
+
+    def counted_progress(self: Context, *words: Any, **named: Any) -> None:
+        pass_point()
+        progress(self, *words, **named)
+
+    psycopg.Connection.wait = counted_wait  # type: ignore[method-assign]
+    Context.progress = counted_progress  # type: ignore[method-assign]

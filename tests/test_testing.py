@@ -1,0 +1,208 @@
+"""Goal: handlers are tested without waiting: one clock that the test moves, and crashes on demand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+from runtime import NO_RETRY, Cancel, Context, Job, Retry, Snooze, exponential, job
+from runtime.edges.postgres import PostgresStore
+from runtime.errors import QueueFull
+from runtime.model.exits import Verdict
+from runtime.model.jobs import Ending, State
+from runtime.testing import LocalQueue, crash_everywhere
+
+T = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MS = timedelta(milliseconds=1)
+
+
+@job("t-flaky", retry=Retry(3, exponential(0.1, 60)))
+class Flaky(Job):
+    fails: int = 0
+
+    def run(self, ctx: Context) -> object:
+        ctx.progress(ctx.attempt, 4)
+        if ctx.attempt <= self.fails:
+            raise ValueError(f"attempt {ctx.attempt}, last {ctx.last}")
+        return {"attempt": ctx.attempt}
+
+
+@job("t-says", retry=NO_RETRY)
+class Says(Job):
+    what: str
+
+    def run(self, ctx: Context) -> object:
+        match self.what:
+            case "snooze" if ctx.attempt == 1:
+                raise Snooze(60)
+            case "cancel":
+                raise Cancel("enough")
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "exit":
+                os._exit(0)
+        return os.getpid()
+
+
+@job("t-hangs", retry=NO_RETRY, timeout=0.3)
+class Hangs(Job):
+    def run(self, ctx: Context) -> None:
+        while True:
+            with suppress(BaseException):
+                time.sleep(60)
+
+
+class Clerk:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@job("t-asks", retry=NO_RETRY)
+class Asks(Job):
+    def run(self, ctx: Context, clerk: Clerk) -> str:
+        return clerk.name
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def local(request: pytest.FixtureRequest) -> Iterator[LocalQueue]:
+    if request.param == "memory":
+        with LocalQueue(T) as queue:
+            yield queue
+        return
+    url = request.getfixturevalue("schema_dsn")
+    with LocalQueue(T, store=lambda clock: PostgresStore(url, clock=clock)) as queue:
+        yield queue
+
+
+def test_a_delayed_job_runs_when_the_clock_says_so_and_not_before(local: LocalQueue) -> None:
+    local.push(Flaky(), after=3 * 86400)
+    assert local.drain_at(T + timedelta(days=2)) == 0
+    assert local.drain_at(T + timedelta(days=3)) == 1
+
+
+def test_a_retrys_wait_is_walked_on_the_same_clock(local: LocalQueue) -> None:
+    id = local.push(Flaky(fails=2))
+    assert id is not None
+    assert local.drain() == 1
+    assert local.drain_at(T + 99 * MS) == 0
+    assert local.drain_at(T + 100 * MS) == 1
+    assert local.drain_at(T + 299 * MS) == 0
+    assert local.drain_at(T + 300 * MS) == 1
+    assert local.result(id) == {"attempt": 3}
+    view = local.status(id)
+    assert view is not None
+    assert [one.ending for one in view.attempts] == [Ending.RETRY, Ending.RETRY, Ending.DONE]
+    assert view.progress is not None
+    assert view.progress.done == 3
+
+
+def test_what_a_handler_says_is_done(local: LocalQueue) -> None:
+    snoozed, cancelled = local.push(Says(what="snooze")), local.push(Says(what="cancel"))
+    assert snoozed is not None
+    assert cancelled is not None
+    local.drain()
+    view = local.status(snoozed)
+    assert view is not None
+    assert (view.state, view.failures) == (State.QUEUED, 0)
+    ended = local.status(cancelled)
+    assert ended is not None
+    assert ended.state is State.CANCELLED
+    assert local.drain_at(T + timedelta(seconds=60)) == 1
+
+
+def test_values_stand_in_for_providers() -> None:
+    with LocalQueue(provided={Clerk: Clerk("Ada")}) as queue:
+        id = queue.push(Asks())
+        assert id is not None
+        queue.drain()
+        assert queue.result(id) == "Ada"
+
+
+def test_a_full_queue_takes_nothing_more() -> None:
+    with LocalQueue(max_bytes=2000) as queue:
+        with pytest.raises(QueueFull):
+            [queue.push(Flaky()) for _ in range(1000)]
+        before = sum(queue.counts().states.values())
+        assert 0 < before < 50
+        queue.drain()
+        assert queue.counts().states["done"] == before
+
+
+def test_an_isolated_handler_may_crash_and_the_certificate_says_how() -> None:
+    with LocalQueue(isolated=True) as queue:
+        ids = {what: queue.push(Says(what=what)) for what in ("live", "die", "exit")}
+        assert queue.drain() == 1 + 3 + 3
+        assert queue.result(str(ids["live"])) != os.getpid()
+        died, exited = queue.status(str(ids["die"])), queue.status(str(ids["exit"]))
+        assert died is not None
+        assert exited is not None
+        assert (died.state, died.crashes, exited.crashes) == (State.DEAD, 3, 3)
+        assert [one.certificate.signal for one in died.attempts if one.certificate] == [9, 9, 9]
+        assert [one.certificate.exit_code for one in exited.attempts if one.certificate] == [0, 0, 0]
+
+
+def test_an_isolated_handler_is_bound_by_its_time_limit() -> None:
+    with LocalQueue(isolated=True) as queue:
+        id = queue.push(Hangs())
+        assert id is not None
+        queue.drain()
+        view = queue.status(id)
+        assert view is not None
+        [attempt] = view.attempts
+        assert attempt.ending is Ending.TIMED_OUT
+        assert attempt.certificate is not None
+        assert attempt.certificate.verdict is Verdict.TIMEOUT
+        assert "in run" in str(attempt.certificate.stack)
+
+
+@job("t-transfer", retry=NO_RETRY)
+class Transfer(Job):
+    url: str
+    careful: bool
+
+    def run(self, ctx: Context) -> None:
+        with psycopg.connect(self.url, autocommit=not self.careful) as conn:
+            done = conn.execute("select from moved where job = %s", (ctx.id,)).fetchone()
+            if done is not None:
+                return
+            conn.execute("update account set amount = amount - 10 where name = 'from'")
+            ctx.progress(1)
+            conn.execute("update account set amount = amount + 10 where name = 'to'")
+            conn.execute("insert into moved values (%s)", (ctx.id,))
+
+
+@contextmanager
+def accounts(url: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(url, autocommit=True) as conn:
+        conn.execute("create table account (name text, amount int); create table moved (job uuid)")
+        yield conn
+
+
+def test_a_handler_in_one_transaction_survives_a_crash_at_every_point(dsn: str) -> None:
+    with accounts(dsn) as conn:
+        points = crash_everywhere(
+            Transfer(url=dsn, careful=True), lambda: _check(conn), reset=lambda: _reset(conn)
+        )
+        assert points > 8
+
+
+def test_one_without_a_transaction_is_found_out(dsn: str) -> None:
+    with accounts(dsn) as conn, pytest.raises(AssertionError) as caught:
+        crash_everywhere(Transfer(url=dsn, careful=False), lambda: _check(conn), reset=lambda: _reset(conn))
+    assert any("after a crash at point" in note for note in caught.value.__notes__)
+
+
+def _reset(conn: psycopg.Connection) -> None:
+    conn.execute("truncate account, moved; insert into account values ('from', 100), ('to', 0)")
+
+
+def _check(conn: psycopg.Connection) -> None:
+    found = dict(conn.execute("select name, amount from account").fetchall())
+    assert found == {"from": 90, "to": 10}
