@@ -59,7 +59,7 @@ format = "json"
 [retention]
 finished = "1d"
 """
-JOBS = 100  # about so many, whatever the size of the tree
+JOBS = 60  # about so many, whatever the size of the tree
 JOB_BYTES_MIN = 128 * 1024
 JOB_FILES_MAX = 1000
 FIRST_BYTES = 32 * 1024  # of each worker's first job, so that something is to be seen at once
@@ -72,7 +72,7 @@ WORKERS_SHOWN = 16
 PROBLEMS_SHOWN = 5
 
 
-class Trouble(Exception):
+class Trouble(Exception):  # noqa: N818 - what one is in
     """Something is not as it should be; the text says what."""
 
 
@@ -103,12 +103,9 @@ class Kill:
     job: str
     worker: int
     pid: int
-    share: float  # of the job that was done
 
     def __str__(self) -> str:
-        return (
-            f"killed worker {self.worker} (pid {self.pid}) with SIGKILL, {self.share:.0%} into job {self.job}"
-        )
+        return f"killed worker {self.worker} (pid {self.pid}) with SIGKILL, in the middle of job {self.job}"
 
 
 @dataclass(frozen=True)
@@ -117,6 +114,8 @@ class Sight:
 
     jobs: dict[str, JobView]
     nodes: list[NodeView]  # of our service
+    busy: dict[int, JobView]  # by the pid of the worker that runs it
+    doing: dict[int, str]  # what those workers have said, or were given
 
     @property
     def ended(self) -> int:
@@ -308,15 +307,13 @@ def _workers(sight: Sight) -> Iterator[Text]:
     """A line for each worker: what it is doing."""
     workers = [each for node in sight.nodes for each in node.workers if each.name.startswith("worker")]
     for worker in workers[:WORKERS_SHOWN]:
-        job = sight.jobs.get(worker.job or "")
+        job = sight.busy.get(worker.pid or 0)
         line = Text(f"  {worker.name:<10} ", no_wrap=True, overflow="ellipsis")
         if job is None:
-            line.append(worker.state, "dim")
+            line.append(worker.state if worker.state != "running" else "between two jobs", "dim")
         else:
-            line.append(f"{'' if worker.pid is None else f'pid {worker.pid}':<12} attempt {job.attempt}  ")
-            progress = job.progress if job.state is State.RUNNING else None
-            if progress is not None and progress.total:
-                line.append(f"{progress.done / progress.total:4.0%}  {safe(progress.note or '')}")
+            line.append(f"pid {worker.pid}, attempt {job.attempt} of job …{job.id[-6:]}  ")
+            line.append(safe(sight.doing[worker.pid or 0]))
         yield line
     if len(workers) > WORKERS_SHOWN:
         yield Text(f"  and {len(workers) - WORKERS_SHOWN} more", "dim")
@@ -379,8 +376,17 @@ class Demo:
 
     def _look(self) -> Sight:
         views = self._store.jobs(kind="compress", limit=len(self._work))
+        jobs = {view.id: view for view in views if view.id in self._work}
         nodes = [node for node in self._store.nodes() if node.started and node.started >= self._since]
-        return Sight({view.id: view for view in views if view.id in self._work}, nodes)
+        ours = {node.id for node in nodes}
+        busy, doing = {}, {}
+        for id in [id for id, job in jobs.items() if job.state is State.RUNNING][:WORKERS_SHOWN]:
+            job = self._store.status(id)
+            last = job.attempts[-1] if job and job.attempts else None
+            if job and last and last.ending is None and last.pid and last.node in ours:
+                busy[last.pid] = job
+                doing[last.pid] = _doing(job, self._work[id])
+        return Sight(jobs, nodes, busy, doing)
 
     def _done(self, sight: Sight) -> tuple[int, int]:
         """Bytes that are done, of running jobs too; files, of jobs that have ended only."""
@@ -403,18 +409,15 @@ class Demo:
 
     def _strike(self, sight: Sight) -> None:
         """Kill a worker that is known to be in the middle of a job; of several the one that loses least."""
-        ours = {node.id for node in sight.nodes}
-        busy = [id for id, job in sight.jobs.items() if job.state is State.RUNNING]
-        for id in sorted(busy, key=lambda id: _lost_bytes(sight.jobs[id])):
-            job = self._store.status(id)
-            last = job.attempts[-1] if job and job.state is State.RUNNING and job.attempts else None
-            if job and last and last.ending is None and last.node in ours and last.pid and last.worker:
+        for pid, job in sorted(sight.busy.items(), key=lambda item: _lost_bytes(item[1])):
+            now = self._store.status(job.id)
+            last = now.attempts[-1] if now and now.state is State.RUNNING and now.attempts else None
+            if last and last.worker and last.pid == pid and last.ending is None:
                 try:
-                    os.kill(last.pid, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-                done = job.progress.done / job.progress.total if job.progress and job.progress.total else 0.0
-                self.kills.append(Kill(id, last.worker, last.pid, done))
+                self.kills.append(Kill(job.id, last.worker, pid))
                 self._screen.say(str(self.kills[-1]), "bold red")
                 return
 
@@ -510,6 +513,13 @@ class Demo:
                             "",
                             f"attempt {after.attempt} began {again_s:.2f} s later, in worker {after.worker}",
                         )
+
+
+def _doing(job: JobView, batch: Batch) -> str:
+    progress = job.progress
+    if progress is None or not progress.total:
+        return f"{len(batch.entries)} files from {batch.entries[0].path}"
+    return f"{progress.done / progress.total:4.0%}  {progress.note}"
 
 
 def _lost_bytes(job: JobView) -> float:

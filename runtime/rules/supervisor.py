@@ -256,6 +256,8 @@ def _after_claim(state: State, slot: Slot, message: Claimed, now_s: float, out: 
     slot.idle = False
     slot.batch = batch_of(message)
     slot.check_at_s = next_look_at_s(slot.batch, slot.glance, None, slot.kinds, state.settings.bounds, now_s)
+    if now_s >= message.sent_s + HOARD_S:
+        slot.check_at_s = now_s  # heard of late: some of its limits may have passed
     state.round_at_s = min(state.round_at_s, now_s + ROUND_S)
     if message.full:
         _wake_one(state, out, remember=False)

@@ -110,7 +110,13 @@ class Faults:
     def _pause(self, process: Process | None) -> None:
         if process is not None:
             process.stop()
-            self.world.at(self.world.now_s + self._long_s(), process.go_on)
+            self.world.at(self.world.now_s + self._long_s(), self._resume, process)
+
+    def _resume(self, process: Process) -> None:
+        if not any(
+            node.stopped_s is not None and process in node.supervisor.processes() for node in self.nodes
+        ):
+            process.go_on()
 
     def stop_node(self) -> None:
         self._freeze(self._node(), self._long_s())

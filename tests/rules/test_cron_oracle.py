@@ -1,8 +1,8 @@
 """Cron expressions against two oracles: cronsim, and a walk through every minute of real time.
 
 cronsim has the same rule for wall times (of expressions whose minute and hour do not start with `*`), and for
-elapsed time where offsets change by whole hours; it is compared there. Around every change of ten zones in fifty
-years the walk decides about elapsed time.
+elapsed time where offsets change by whole hours; it is compared there. Where they change by half an hour (Lord
+Howe, Pyongyang) it goes by hours from the half one and misses matches, so the walk decides about elapsed time.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.errors import ScheduleInvalid
-from runtime.rules.schedule import Cron, Every, Missed, Schedule, after_tick, cron, describe, every
+from runtime.rules.schedule import Cron, Every, Missed, Schedule, _walker, after_tick, cron, describe, every
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)  # a Thursday
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -194,7 +194,8 @@ def test_an_unknown_zone_is_refused_and_named(zone: str) -> None:
 @pytest.fixture
 def no_zones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A machine without a zone database, neither the system's nor the package `tzdata`."""
-    monkeypatch.setitem(sys.modules, "tzdata.zoneinfo.Asia", None)
+    for package in ("tzdata.zoneinfo", "tzdata.zoneinfo.Asia"):
+        monkeypatch.setitem(sys.modules, package, None)
     reset_tzpath([str(tmp_path)])
     ZoneInfo.clear_cache()
     yield
@@ -251,6 +252,7 @@ def test_times_are_aware_and_of_any_zone(schedule: Schedule) -> None:
         ("0 3 * * *", BERLIN, "10-25T00:59", ["10-25T02:00"]),
         ("0 * * * *", BERLIN, "10-24T23:30", ["10-25T00:00", "10-25T01:00", "10-25T02:00"]),
         ("*/30 2 * * *", BERLIN, "10-24T12:00", ["10-25T00:00", "10-25T00:30", "10-25T01:00", "10-25T01:30"]),
+        ("0 1,* * * *", BERLIN, "10-24T23:30", ["10-25T00:00", "10-25T02:00"]),  # does not start with a star
         ("0 */2 * * *", BERLIN, "10-24T22:30", ["10-25T00:00", "10-25T01:00", "10-25T03:00"]),
         # Lord Howe goes by half an hour, from 02:00 back to 01:30 at 15:00 UTC
         ("45 1 * * *", "Australia/Lord_Howe", "04-04T12:00", ["04-04T14:45", "04-05T15:15"]),
@@ -266,6 +268,19 @@ def test_changes_of_the_clock(expression: str, zone: str, after: str, expected: 
         tick = cron(expression, zone).next(tick)
         found.append(tick)
     assert found == [at(one) for one in expected]
+
+
+@pytest.mark.parametrize("expression", ["0 3 * * *", "*/5 * * * *", "0 0 13 * 5"])
+def test_a_question_changes_nothing_that_threads_share(expression: str) -> None:
+    schedule = cron(expression)
+    schedule.next(NEW_YEAR)
+    before = dict(vars(_walker(expression)))
+    schedule.next(NEW_YEAR + 400 * DAY)
+    assert vars(_walker(expression)) == before
+
+
+def test_a_cron_tick_is_after_the_last_one_whatever_the_clock_says() -> None:
+    assert cron("0 3 * * *").next(NEW_YEAR - DAY, last=at("01-01T03:00")) == at("01-02T03:00")
 
 
 # -- intervals
@@ -384,7 +399,7 @@ EXPRESSIONS = [
     "0 * * * *",
     "30 2 * * *",
     "0,30 1-3 * * 1-5",
-    "0 0 13 * 5",
+    "0 0 13 * 6-7",
     "15 4 1 */2 *",
 ]
 SCHEDULES = st.one_of(

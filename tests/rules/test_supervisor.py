@@ -12,6 +12,7 @@ from runtime.model.messages import (
     AnythingLeft,
     CancelAsked,
     Claimed,
+    Held,
     Limits,
     Nothing,
     Progressed,
@@ -248,12 +249,18 @@ def test_claims_taken_before_they_were_heard_of_go_back_when_they_are() -> None:
     service.tokens["worker 1"] = (3, 4)  # of its next batch
     service.tick_until(service.now_s + HOARD_S)
     held = [Lease(f"next-{number}", 1) for number in (3, 4)]
-    from runtime.model.messages import Held
-
     claims = tuple(Held(lease, KIND, 1, 0, 0) for lease in held)
     effects = service.hear("worker 1", Claimed(first=3, sent_s=service.now_s, claims=claims))
     [record] = service.said(effects, SCHEDULER, Record)
     assert record.unstarted == tuple(held)
+
+
+def test_a_claim_that_is_heard_of_when_its_lease_has_ended_is_looked_at_at_once() -> None:
+    service = Service(lease_s=2.0, renew_every_s=0.5).begin()
+    service.boards["worker 1"] = Glance(1, service.now_s - 3.0)
+    claims = (Held(Lease("a", 1), KIND, 1, 0, 0),)
+    late = Claimed(first=1, sent_s=service.now_s - 3.0, claims=claims)
+    assert service.killed(service.hear("worker 1", late)) == ["worker 1"]
 
 
 # -- waking
@@ -265,8 +272,6 @@ def test_a_wake_goes_to_one_idle_worker_and_a_full_batch_wakes_the_next() -> Non
     service.idle("worker 2")
     effects = service.hear(SCHEDULER, Woken())
     assert [len(service.said(effects, f"worker {n}", Wake)) for n in (1, 2)] == [1, 0]
-    from runtime.model.messages import Held
-
     claims = (Held(Lease("a", 1), KIND, 1, 0, 0),)
     effects = service.hear("worker 1", Claimed(first=1, sent_s=service.now_s, claims=claims, full=True))
     assert service.said(effects, "worker 2", Wake)
