@@ -3,7 +3,8 @@
 These are the public names; everything else may change. Importing this is cheap and touches no database, since
 every worker does it: `Queue` is imported when it is first asked for.
 
-To define a job: `job`, `Job`, `Retry`, `NO_RETRY`, `fixed`, `exponential`. In its `run`: `Context`, and to raise
+To define a job: `job`, `Job`, `Retry`, `NO_RETRY`, `fixed`, `exponential`, and `cron` or `every`
+for one that runs by the clock. In its `run`: `Context`, and to raise
 `Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over; `provider` makes what it asks for. In an application: `Queue`, and `errors`.
 """
 
@@ -17,6 +18,7 @@ from runtime.definition import NO_RETRY, Job, Retry, exponential, fixed
 from runtime.errors import Cancel, Snooze, TimedOut
 from runtime.providers import provider
 from runtime.registry import job
+from runtime.rules.schedule import cron, every
 
 if TYPE_CHECKING:
     from runtime.queue import Queue
@@ -32,7 +34,9 @@ __all__ = [
     "Retry",
     "Snooze",
     "TimedOut",
+    "cron",
     "errors",
+    "every",
     "exponential",
     "fixed",
     "job",

@@ -17,9 +17,10 @@ import msgspec
 from msgspec import inspect as types
 
 from runtime.errors import DefinitionError, PayloadInvalid
-from runtime.model.jobs import KIND_BYTES, QUEUE_BYTES
+from runtime.model.jobs import KIND_BYTES, QUEUE_BYTES, Missed, NewSchedule, Overlap
 from runtime.model.messages import Limits
 from runtime.model.units import parse_size
+from runtime.rules.schedule import Cron, Every, Schedule
 
 LONGEST_S = 10 * 365 * 86400.0  # no timeout or delay may be longer: timers and timestamps must hold it
 RETRIES_MAX = 100_000
@@ -125,6 +126,7 @@ class Definition:
     memory_bytes: int | None
     decoder: msgspec.json.Decoder[Job] = field(repr=False)
     needs: tuple[Need, ...] = ()  # parameters of `run` after ctx
+    schedule: NewSchedule | None = None  # by which it runs, with all its fields at their defaults
 
     def limits(self, default_timeout_s: float) -> Limits:
         backoff = self.retry.backoff
@@ -339,6 +341,33 @@ class Check:
                     "provided, such as db: Database"
                 )
         return tuple(needs)
+
+    def schedule(self, schedule: Schedule | None, overlap: Overlap | None, missed: Missed | None) -> None:
+        """What a schedule needs to say, and what has no meaning without one."""
+        if schedule is None:
+            for option, value in (("overlap", overlap), ("missed", missed)):
+                if value is not None:
+                    raise self.refused(option, value, "leave it out: there is no schedule")
+            return
+        if not isinstance(schedule, Cron | Every):
+            raise self.refused("schedule", schedule, 'write cron("0 3 * * *") or every("10m")')
+        if overlap not in ("skip", "queue"):
+            raise self.refused(
+                "overlap", overlap, 'write "skip" or "queue": what a tick does while the last run is on'
+            )
+        if missed not in ("drop", "catch_up"):
+            raise self.refused(
+                "missed", missed, 'write "drop" or "catch_up": what becomes of ticks that were missed'
+            )
+
+    def defaults(self, cls: type[J]) -> J:
+        """A job with every field at its default, which is what a schedule makes."""
+        try:
+            return cls()
+        except TypeError as cause:
+            raise DefinitionError(
+                f"{self.name}: {cause}; a schedule fills in no field, so give each a default"
+            ) from cause
 
     def version(self, cls: type[Job]) -> None:
         self.whole("version", cls.version, 1, 10**6)

@@ -1,4 +1,4 @@
-"""Every exception this package raises on purpose. Imports nothing, so anyone may import it.
+"""Every exception this package raises on purpose. Imports nothing of this package, so anyone may import it.
 
 The fields are the exception's `args`: they survive copying, and the text is made from them. The text
 says what to do. Bugs are not here: a `ValueError` or `AssertionError` of ours is not caught anywhere,
@@ -6,6 +6,8 @@ the process ends and is replaced.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class Error(Exception):
@@ -100,7 +102,7 @@ class TimedOut(BaseException):
     """
 
 
-class Snooze(Exception):  # noqa: N818 - a verb that the handler says, not an error
+class Snooze(Exception):
     """Raised by a handler to be run again after `seconds`, spending nothing of any budget."""
 
     def __init__(self, seconds: float) -> None:
@@ -108,9 +110,26 @@ class Snooze(Exception):  # noqa: N818 - a verb that the handler says, not an er
         self.seconds = seconds
 
 
-class Cancel(Exception):  # noqa: N818 - a verb that the handler says, not an error
+class Cancel(Exception):
     """Raised by a handler to end its job as `cancelled`."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class JobFailed(Error):
+    """A job that was waited for ended without a result, dead or cancelled; `job` is all that is known of it."""
+
+    def __init__(self, job: Any) -> None:
+        super().__init__(job)
+        self.job = job  # runtime.model.jobs.JobView
+
+    def __str__(self) -> str:
+        last = self.job.attempts[-1] if self.job.attempts else None
+        reason = ""
+        if last is not None and last.error is not None:
+            reason = f": {last.error.class_}: {last.error.message}"
+        elif last is not None and last.certificate is not None:
+            reason = f": {last.certificate.verdict}"
+        return f"job {self.job.id} ({self.job.kind}) is {self.job.state}{reason}"

@@ -27,7 +27,7 @@ from runtime.definition import LONGEST_S, Definition, Job
 from runtime.edges.embedded import Embedded
 from runtime.edges.ids import canonical, new_id
 from runtime.edges.postgres import PostgresStore
-from runtime.errors import ConfigError, Error, StoreUnavailable
+from runtime.errors import ConfigError, JobFailed, StoreUnavailable
 from runtime.model.jobs import PRIORITIES, QUEUE_BYTES, UNIQUE_BYTES, Counts, JobView, NewJob, State
 from runtime.providers import provide_ours
 from runtime.registry import DEFINED
@@ -40,37 +40,6 @@ CONNECTION_WITHIN_S = 30.0  # how long a call waits for one of them to be free
 LOOK_AFTER_S = 0.02  # `wait` looks again after this, then after `LOOK_FACTOR` times as long
 LOOK_FACTOR = 1.5
 LOOK_AFTER_S_MAX = 0.5
-
-
-class TimedStore(PostgresStore):
-    """A store that also tells which database it is, and its time, by which what is in it is old or new."""
-
-    @property
-    def shown_url(self) -> str:
-        """The database's URL, with any password masked."""
-        return DatabaseConfig(url=self._url).shown_url
-
-    def now(self) -> datetime:
-        [[now]] = self._rows("select coalesce(%(now)s::timestamptz, now())")
-        assert isinstance(now, datetime)
-        return now
-
-
-class JobFailed(Error):  # noqa: N818 - what happened to it
-    """A job ended without a result, dead or cancelled; `job` is all that is known of it."""
-
-    def __init__(self, job: JobView) -> None:
-        super().__init__(job)
-        self.job = job
-
-    def __str__(self) -> str:
-        last = self.job.attempts[-1] if self.job.attempts else None
-        reason = ""
-        if last is not None and last.error is not None:
-            reason = f": {last.error.class_}: {last.error.message}"
-        elif last is not None and last.certificate is not None:
-            reason = f": {last.certificate.verdict}"
-        return f"job {self.job.id} ({self.job.kind}) is {self.job.state}{reason}"
 
 
 class Queue:
@@ -102,7 +71,7 @@ class Queue:
         self._closed = threading.Event()
         self._lock = threading.Lock()  # held for a moment only, except while the database is being opened
         self._slots = threading.BoundedSemaphore(CONNECTIONS)
-        self._free: list[TimedStore] = []
+        self._free: list[PostgresStore] = []
         self._url: str | None = None
         self._undo = ExitStack()
 
@@ -243,7 +212,7 @@ class Queue:
         self.close()
 
     @contextmanager
-    def _store(self) -> Iterator[TimedStore]:
+    def _store(self) -> Iterator[PostgresStore]:
         """A store that nobody else uses meanwhile."""
         self._check_usable()
         if not self._slots.acquire(timeout=CONNECTION_WITHIN_S):
@@ -260,7 +229,7 @@ class Queue:
         finally:
             self._slots.release()
 
-    def _take(self) -> TimedStore:
+    def _take(self) -> PostgresStore:
         with self._lock:
             self._check_usable()
             if self._free:
@@ -351,14 +320,14 @@ def database(config: Config) -> Iterator[str]:
 
 
 @contextmanager
-def connected(config: Config) -> Iterator[TimedStore]:
+def connected(config: Config) -> Iterator[PostgresStore]:
     """The store of the configured database, whatever its schema. Errors as of `database`, and `StoreUnavailable`."""
     with database(config) as url, closing(_store_at(url, config)) as store:
         yield store
 
 
 @contextmanager
-def opened(config: Config) -> Iterator[TimedStore]:
+def opened(config: Config) -> Iterator[PostgresStore]:
     """The store of the configured database; the embedded one is migrated, another must be current.
 
     Raises:
@@ -380,11 +349,11 @@ def _check_url(url: str) -> None:
         raise ConfigError("database.url", "has a second @; in a user's name or password write it as %40")
 
 
-def _store_at(url: str, config: Config) -> TimedStore:
-    return TimedStore(url, connect_timeout_s=config.database.connect_timeout)
+def _store_at(url: str, config: Config) -> PostgresStore:
+    return PostgresStore(url, connect_timeout_s=config.database.connect_timeout)
 
 
-def _see_to_schema(store: TimedStore, config: Config) -> None:
+def _see_to_schema(store: PostgresStore, config: Config) -> None:
     if config.database.url:
         store.check()
     else:

@@ -10,14 +10,18 @@ import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
+import msgspec
+
 from runtime.definition import CRASHES_MAX, NO_RETRY, Check, Definition, J, Job, Retry, name_of, short_name
 from runtime.errors import DefinitionError, UnknownKind
-from runtime.model.jobs import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES
+from runtime.model.jobs import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, Missed, NewSchedule, Overlap
 from runtime.model.units import clip
+from runtime.rules.schedule import Schedule
 
 REASON_CHARS = 4_000  # of why a module could not be imported
 
@@ -79,6 +83,11 @@ class Registry:
     def definitions(self) -> tuple[Definition, ...]:
         return tuple(self._by_kind[kind] for kind in self.kinds)
 
+    @property
+    def schedules(self) -> tuple[NewSchedule, ...]:
+        """Those declared with the kinds."""
+        return tuple(each.schedule for each in self.definitions if each.schedule is not None)
+
     def without_kinds(self, kinds: Iterable[str]) -> Registry:
         """The same, less these kinds."""
         gone = set(kinds)
@@ -105,6 +114,9 @@ def job(
     stall_after: float | None = None,
     memory_limit: int | str | None = None,
     final: tuple[type[BaseException], ...] = (),
+    schedule: Schedule | None = None,
+    overlap: Overlap | None = None,
+    missed: Missed | None = None,
 ) -> Callable[[type[J]], type[J]]:
     """Define a kind of job by a class: its fields are the payload, its method `run` is the work.
 
@@ -118,6 +130,10 @@ def job(
         stall_after: seconds without progress after which an attempt is killed; None: no such limit.
         memory_limit: resident memory above which an attempt is killed, in bytes or such as "512MiB".
         final: exceptions after which no retry helps.
+        schedule: runs the job by the clock, `cron("0 3 * * *", zone="Europe/Berlin")` or `every("10m")`; all its
+            fields need defaults then, and the next two options must be given.
+        overlap: "skip": a tick while the last run is on does not happen; "queue": it waits in line.
+        missed: "drop" or "catch_up": ticks whose time has passed do not run, or run once for all.
 
     Raises:
         DefinitionError: names the class, the option or field, and what to write.
@@ -143,23 +159,36 @@ def job(
             raise check.refused("final", final, "leave it out: with NO_RETRY every failure is the last")
         check.run(cls)
         check.version(cls)
-        DEFINED.add(
-            Definition(
+        check.schedule(schedule, overlap, missed)
+        definition = Definition(
+            kind=kind,
+            cls=cls,
+            retry=retry,
+            timeout_s=timeout,
+            queue=queue,
+            priority=priority,
+            final=final,
+            stall_s=stall_after,
+            max_crashes=max_crashes,
+            crash_retries=on_crash == "retry",
+            memory_bytes=check.memory(memory_limit),
+            decoder=check.decoder(cls),
+            needs=check.needs(cls),
+        )
+        if schedule is not None and overlap is not None and missed is not None:
+            declared = NewSchedule(
+                name=kind,
                 kind=kind,
-                cls=cls,
-                retry=retry,
-                timeout_s=timeout,
+                spec=msgspec.json.encode(schedule).decode(),
+                payload=definition.encode(check.defaults(cls)),
                 queue=queue,
                 priority=priority,
-                final=final,
-                stall_s=stall_after,
-                max_crashes=max_crashes,
-                crash_retries=on_crash == "retry",
-                memory_bytes=check.memory(memory_limit),
-                decoder=check.decoder(cls),
-                needs=check.needs(cls),
+                overlap=overlap,
+                missed=missed,
+                declared=True,
             )
-        )
+            definition = replace(definition, schedule=declared)
+        DEFINED.add(definition)
         return cls
 
     return define

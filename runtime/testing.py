@@ -23,6 +23,7 @@ import msgspec
 import psycopg
 import structlog
 
+from runtime.actors import ticking
 from runtime.actors.attempt import settle_attempt
 from runtime.actors.context import Context
 from runtime.actors.surroundings import Output
@@ -35,19 +36,8 @@ from runtime.edges.ids import new_id
 from runtime.edges.memory import MemoryStore
 from runtime.edges.processes import Child, Ends, Shared
 from runtime.edges.store import Store
-from runtime.model.exits import EXIT_OK, Certificate, Verdict
-from runtime.model.jobs import (
-    Claim,
-    Counts,
-    Ending,
-    Holder,
-    JobView,
-    Lease,
-    Progress,
-    Settlement,
-    State,
-    Want,
-)
+from runtime.model.exits import EXIT_OK, Certificate, Progress, Verdict
+from runtime.model.jobs import Claim, Counts, Ending, Holder, JobView, Lease, Settlement, State, Want
 from runtime.model.messages import FromChild, Held, Limits
 from runtime.providers import Provided
 from runtime.queue import new_job
@@ -120,9 +110,18 @@ class LocalQueue:
         assert view.state is State.DONE, f"{view.kind} is {view.state}: {last}"
         return msgspec.json.decode(view.result) if view.result is not None else None
 
+    def seed(self) -> None:
+        """Make the schedules that are declared with handlers, as a service does at its start: first due after now."""
+        ticking.declare(self._store, DEFINED.schedules, DEFINED.kinds)
+
+    def seed_at(self, now: datetime) -> None:
+        """Move the clock to `now`, then `seed`."""
+        self.now = _aware(now)
+        self.seed()
+
     def run_one(self) -> JobView | None:
         """Run the most urgent job that is due, to the end of one attempt; None when none is due."""
-        self._store.tick()
+        ticking.tick(self._store)
         want = Want(holder=self._holder, limit=1, lease_s=LEASE_S, kinds=DEFINED.kinds, queues=("*",))
         claims = self._store.claim(want)
         if not claims:

@@ -39,10 +39,11 @@ from runtime import Queue  # noqa: E402
 from runtime.cli.output import safe  # noqa: E402
 from runtime.cli.show import cause, progress_text  # noqa: E402
 from runtime.config import Config, load  # noqa: E402
+from runtime.edges.store import Store  # noqa: E402
 from runtime.errors import Error  # noqa: E402
 from runtime.model.exits import Certificate  # noqa: E402
 from runtime.model.jobs import Attempt, Ending, JobView, NodeView, State  # noqa: E402
-from runtime.queue import ENDED, TimedStore, opened  # noqa: E402
+from runtime.queue import ENDED, opened  # noqa: E402
 
 SETTINGS = """\
 # Written by scripts/demo at every run.
@@ -67,6 +68,8 @@ LOOK_EVERY_S = 0.25
 BEGIN_WITHIN_S = 60.0  # until the first job must be running
 LEAVE_WITHIN_S = 30.0  # for the service of an earlier run
 STOP_WITHIN_S = 15.0
+YOUNG = timedelta(seconds=0.3)  # an attempt that has hardly begun
+MISSES_MAX = 20  # looks half-way that find no worker to kill, though jobs are running
 KILLS_MAX = 5  # a worker may finish its job in the moment before it is killed
 WORKERS_SHOWN = 16
 PROBLEMS_SHOWN = 5
@@ -221,7 +224,7 @@ class Service:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # a terminal's Ctrl-C is for us alone
+                start_new_session=False,  # a terminal's Ctrl-C is for us alone
                 pass_fds=[self._mark],
             )
 
@@ -330,7 +333,7 @@ class Demo:
     """One run, from the first push to the last check."""
 
     def __init__(
-        self, root: Path, work: dict[str, Batch], store: TimedStore, screen: Screen, since: datetime
+        self, root: Path, work: dict[str, Batch], store: Store, screen: Screen, since: datetime
     ) -> None:
         """`work` is by job; nodes that started before `since` are those of earlier runs."""
         self._root = root
@@ -349,6 +352,7 @@ class Demo:
         """
         started_s = time.monotonic()
         total = sum(batch.size for batch in self._work.values())
+        misses = 0
         while True:
             gone = service.has_ended(LOOK_EVERY_S)
             sight = self._look()
@@ -366,8 +370,10 @@ class Demo:
                 raise Trouble(f"no job was done within {BEGIN_WITHIN_S:g} s")
             if any(node.state == "unhealthy" for node in sight.nodes):
                 raise Trouble("the service says that it is unhealthy")
-            if done * 2 >= total and not self._has_struck(sight):
-                self._strike(sight)
+            if done * 2 >= total and not self._has_struck(sight) and not self._strike(sight):
+                misses += any(job.state is State.RUNNING for job in sight.jobs.values())
+            if misses > MISSES_MAX:
+                raise Trouble("jobs are running, and the service does not tell which workers run them")
 
     def cancel_rest(self) -> None:
         for id, job in self._look().jobs.items():
@@ -407,9 +413,9 @@ class Demo:
         job = sight.jobs[self.kills[-1].job]
         return len(self.kills) >= KILLS_MAX or job.crashes > 0 or job.state is not State.DONE
 
-    def _strike(self, sight: Sight) -> None:
-        """Kill a worker that is known to be in the middle of a job; of several the one that loses least."""
-        for pid, job in sorted(sight.busy.items(), key=lambda item: _lost_bytes(item[1])):
+    def _strike(self, sight: Sight) -> bool:
+        """Kill a worker that is known to run a job, rather not in its first moment, rather a small one; or none."""
+        for pid, job in sorted(sight.busy.items(), key=self._order_of_kill):
             now = self._store.status(job.id)
             last = now.attempts[-1] if now and now.state is State.RUNNING and now.attempts else None
             if last and last.worker and last.pid == pid and last.ending is None:
@@ -419,7 +425,14 @@ class Demo:
                     continue
                 self.kills.append(Kill(job.id, last.worker, pid))
                 self._screen.say(str(self.kills[-1]), "bold red")
-                return
+                return True
+        return False
+
+    def _order_of_kill(self, busy: tuple[int, JobView]) -> tuple[bool, int]:
+        job = busy[1]
+        started = job.attempts[-1].started
+        is_young = started is None or datetime.now(UTC) - started < YOUNG
+        return is_young, self._work[job.id].size
 
     # -- the end
 
@@ -522,11 +535,6 @@ def _doing(job: JobView, batch: Batch) -> str:
     return f"{progress.done / progress.total:4.0%}  {progress.note}"
 
 
-def _lost_bytes(job: JobView) -> float:
-    """What a kill would lose; a job of which nothing is known yet comes last."""
-    return (job.progress.done if job.progress else 0) or float("inf")
-
-
 def _certificate(certificate: Certificate) -> str:
     text = (
         f"{cause(certificate)}, after {certificate.cpu_seconds:.1f} s of CPU and with "
@@ -617,7 +625,7 @@ def _locked(file: int) -> bool:
     return True
 
 
-def cancel_leftovers(store: TimedStore) -> None:
+def cancel_leftovers(store: Store) -> None:
     """Cancel what a run that was killed has left."""
     for state in (State.QUEUED, State.RUNNING):
         for job in store.jobs(state=state, kind="compress", limit=100_000):

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from runtime import Cancel, Context
-from runtime.model.jobs import Progress
+from runtime.model.exits import Progress
 
 
 class Log:

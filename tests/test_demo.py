@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import os
@@ -10,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class Play:
         return {self.process.pid} | Service(self.process, self._said).family() | children(service)
 
 
-@contextmanager
+@contextlib.contextmanager
 def play(place: Path, *words: str) -> Iterator[Play]:
     """Run it, from a directory that is not the repository's."""
     said = place / "said"
@@ -135,8 +135,9 @@ def test_it_works_after_all_its_processes_were_killed(place: Path, tree: Path) -
     with play(place, str(tree)) as playing:
         playing.heard(r"25%")
         postmaster = living_pid(place / "demo" / "postgres")
-        for pid in [*playing.family(), postmaster]:
-            os.kill(pid, signal.SIGKILL)
+        for pid in [postmaster, *playing.family()]:
+            with contextlib.suppress(ProcessLookupError):  # each pulls others down with it
+                os.kill(pid, signal.SIGKILL)
         playing.process.wait(20)
     assert "verified" in watched(place, str(tree))
 
@@ -157,7 +158,7 @@ def test_it_stops_cleanly_when_interrupted(place: Path, tree: Path, signum: int)
     with play(place, str(tree)) as playing:
         playing.heard(r"25%")
         family = playing.family()
-        playing.process.send_signal(signum)
+        os.killpg(playing.process.pid, signum)  # as a terminal does
         assert playing.process.wait(20) == 130
         assert "Traceback" not in playing.said
     assert not {pid for pid in family if is_alive(pid)}

@@ -15,7 +15,7 @@ import structlog
 
 from handlers.compress import Compress, Compressed, File
 from runtime import Cancel, Context
-from runtime.model.jobs import Progress
+from runtime.model.exits import Progress
 
 
 class Run:

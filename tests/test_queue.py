@@ -21,7 +21,14 @@ from runtime import queue as module
 from runtime.config import Config, DatabaseConfig
 from runtime.edges.ids import new_id
 from runtime.edges.postgres import PostgresStore
-from runtime.errors import ConfigError, DefinitionError, PayloadInvalid, SchemaOutdated, StoreUnavailable
+from runtime.errors import (
+    ConfigError,
+    DefinitionError,
+    JobFailed,
+    PayloadInvalid,
+    SchemaOutdated,
+    StoreUnavailable,
+)
 from runtime.model.jobs import Ending, Failure, Holder, Settlement, State, Want
 from tests.helpers import places
 
@@ -246,12 +253,12 @@ def test_the_result_of_a_job_without_one_is_an_error_that_says_why(
 ) -> None:
     id = queue.push(Scale(path="a")) or ""
     end(store, Ending.DEAD, State.DEAD, error=Failure("ValueError", "no such file"))
-    with pytest.raises(module.JobFailed, match=r"is dead: ValueError: no such file") as raised:
+    with pytest.raises(JobFailed, match=r"is dead: ValueError: no such file") as raised:
         queue.result(id, 5)
     assert raised.value.job.id == id
     cancelled = queue.push(Scale(path="a")) or ""
     queue.cancel(cancelled)
-    with pytest.raises(module.JobFailed, match="is cancelled"):
+    with pytest.raises(JobFailed, match="is cancelled"):
         queue.result(cancelled, 5)
 
 

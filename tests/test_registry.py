@@ -607,7 +607,9 @@ def test_handlers_are_sought_beside_the_configuration_then_here(
     monkeypatch.chdir(tmp_path)
     assert registry.search_path(None) == [str(tmp_path)]
     assert registry.search_path(Path("configs/tenure.toml")) == [str(tmp_path), str(tmp_path / "configs")]
-    assert registry.search_path(Path("a/configs/tenure.toml"))[0] == str(tmp_path / "a"), "the project's directory"
+    assert registry.search_path(Path("a/configs/tenure.toml"))[0] == str(tmp_path / "a"), (
+        "the project's directory"
+    )
     assert registry.search_path(tmp_path / "tenure.toml") == [str(tmp_path)]
 
 

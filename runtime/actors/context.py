@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from runtime.errors import Cancel
-from runtime.model.jobs import Progress
+from runtime.model.exits import Progress
 from runtime.model.units import clip
 
 if TYPE_CHECKING:

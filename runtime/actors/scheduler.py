@@ -13,6 +13,7 @@ import select
 import msgspec
 from setproctitle import setproctitle
 
+from runtime.actors import ticking
 from runtime.config import Config
 from runtime.edges import clock, log
 from runtime.edges.pipe import Pipe
@@ -22,6 +23,7 @@ from runtime.errors import SchemaOutdated, StoreUnavailable
 from runtime.model.exits import EXIT_FAILED
 from runtime.model.messages import (
     AnythingLeft,
+    Declare,
     Progressed,
     Ready,
     Record,
@@ -35,7 +37,7 @@ from runtime.rules import scheduler as rules
 
 NODE_SEEN_S = 120.0  # a node not seen for so long is taken out of the list
 
-Incoming = Stop | Renew | Record | Progressed | Report | AnythingLeft
+Incoming = Stop | Renew | Record | Progressed | Report | Declare | AnythingLeft
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -116,7 +118,9 @@ def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:
                 log.event("warning", "lease.reclaimed", job=lease.id, epoch=lease.epoch)
             return len(lost)
         case rules.Tick():
-            return len(store.tick())
+            return ticking.tick(store)
+        case Declare(schedules=schedules, kinds=kinds):
+            ticking.declare(store, schedules, kinds, spec.node)
         case rules.Cancels():
             return store.cancels(spec.node)
         case rules.Left(kinds):

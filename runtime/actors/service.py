@@ -65,6 +65,7 @@ def _serve(
         ready_within_s=config.service.ready_within,
         grace_s=config.service.shutdown_grace,
         memory_bytes=config.worker.memory_limit,
+        queues=config.service.queues,
         until_idle=until_idle,
         postgres=database is not None,
         restart=RestartPolicy(

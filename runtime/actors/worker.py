@@ -35,8 +35,8 @@ from runtime.edges.postgres import PostgresStore, attempt_connection
 from runtime.edges.processes import Ends
 from runtime.edges.store import Store
 from runtime.errors import SchemaOutdated, StoreUnavailable, TimedOut
-from runtime.model.exits import EXIT_FAILED, Certificate, Verdict
-from runtime.model.jobs import Claim, Ending, Holder, Progress, Settlement, Want
+from runtime.model.exits import EXIT_FAILED, Certificate, Progress, Verdict
+from runtime.model.jobs import Claim, Ending, Holder, Settlement, Want
 from runtime.model.messages import Limits, Ready, Stop, ToWorker, Unready, Wake
 from runtime.providers import Provided, provide_ours, unprovided
 from runtime.registry import Registry
@@ -112,7 +112,7 @@ def main(ends: Ends, spec: Spec) -> int:
     database = msgspec.structs.replace(spec.config.database, url=spec.url)
     provided = Provided(msgspec.structs.replace(spec.config, database=database))
     runner = Runner(spec.number, handlers, limits, provided, outside.board, output, ends.stacks.fd)
-    pipe.send_and_wait(Ready(kinds=limits, broken=broken))
+    pipe.send_and_wait(Ready(kinds=limits, broken=broken, schedules=handlers.schedules))
     try:
         return _loop(spec, outside, runner)
     finally:

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from runtime.cli import output
-from runtime.cli.settings import ConfigPath, Json, settings
+from runtime.cli.settings import ConfigPath, Json, settings, shown
 from runtime.cli.state import is_lost
 from runtime.errors import ConfigError, Error
 from runtime.model.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
@@ -20,7 +20,7 @@ from runtime.model.units import format_duration
 if TYPE_CHECKING:
     from runtime.config import Config
     from runtime.definition import Definition
-    from runtime.queue import TimedStore
+    from runtime.edges.postgres import PostgresStore
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ def _check_database(config: Config) -> Iterator[Finding]:
     try:
         with connected(config) as store:
             store.now()
-            yield Finding("database", ok=True, text=store.shown_url)
+            yield Finding("database", ok=True, text=shown(store.url))
             yield from _check_schema(store, config)
     except ConfigError as problem:
         yield Finding("database", ok=False, text=str(problem))
@@ -136,7 +136,7 @@ def _check_database(config: Config) -> Iterator[Finding]:
         yield Finding("database", ok=False, text=str(problem))
 
 
-def _check_schema(store: TimedStore, config: Config) -> Iterator[Finding]:
+def _check_schema(store: PostgresStore, config: Config) -> Iterator[Finding]:
     """The schema, as a service would find it at its start, and if it is current the nodes."""
     from runtime.errors import SchemaOutdated
 

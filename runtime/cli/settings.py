@@ -37,6 +37,13 @@ Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100_000, 
 Kind = Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only jobs of this kind.")]
 
 
+def shown(url: str) -> str:
+    """A database's URL as it may be printed."""
+    from runtime.config import DatabaseConfig
+
+    return DatabaseConfig(url=url).shown_url
+
+
 def settings(path: Path | None) -> Config:
     """The settings of `path`, else of the environment, else the defaults.
 

@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from runtime.cli import output
-from runtime.cli.settings import ConfigPath, Json, settings
+from runtime.cli.settings import ConfigPath, Json, settings, shown
 from runtime.model.exits import EXIT_FAILED, EXIT_OK
-from runtime.model.jobs import Counts, NodeView
-from runtime.model.units import format_duration
+from runtime.model.jobs import Counts, NodeView, ScheduleView
 
 SEEN_WITHIN = timedelta(seconds=30)  # of the database's now: a node reports every 10 s at least
 LIVING = ("running", "idle", "settling")  # states of a worker that runs a job, or would at once
@@ -30,7 +29,7 @@ def status(
 
     with opened(found) as store:
         if id is None:
-            counts, nodes, now, url = store.counts(), store.nodes(), store.now(), store.shown_url
+            counts, nodes, now, url = store.counts(), store.nodes(), store.now(), shown(store.url)
             return _overview(counts, [node for node in nodes if not is_lost(node, now)], url, json=json)
         job = store.status(id)
     if json:
@@ -70,6 +69,7 @@ def nodes(json: Json = False, config: ConfigPath = None) -> int:
 def schedules(json: Json = False, config: ConfigPath = None) -> int:
     """Show the recurring jobs and when each is due next."""
     found = settings(config)
+    from runtime.actors.ticking import rule_of
     from runtime.queue import opened
 
     with opened(found) as store:
@@ -78,14 +78,35 @@ def schedules(json: Json = False, config: ConfigPath = None) -> int:
         output.as_json(known)
         return EXIT_OK
     output.table(
-        ("name", "kind", "queue", "priority", "every", "due"),
+        ("name", "kind", "queue", "when", "overlap", "missed", "state", "next five"),
         (
-            (one.name, one.kind, one.queue, one.priority, format_duration(one.every_s), one.due)
+            (
+                one.name,
+                one.kind,
+                one.queue,
+                str(rule_of(one.spec)),
+                one.overlap,
+                one.missed,
+                "paused" if one.paused else "due",
+                "" if one.paused else ", ".join(f"{at:%Y-%m-%d %H:%M %Z}" for at in following(one)),
+            )
             for one in known
         ),
         "no schedules",
     )
     return EXIT_OK
+
+
+def following(schedule: ScheduleView) -> list[datetime]:
+    """The next five ticks, on the clock of the schedule's zone."""
+    from runtime.actors.ticking import rule_of
+    from runtime.rules.schedule import describe
+
+    rule = rule_of(schedule.spec)
+    first = schedule.due
+    return [first.astimezone(one.tzinfo) for one in describe(rule, 1, after=first)] + describe(
+        rule, 4, after=first
+    )
 
 
 def is_lost(node: NodeView, now: datetime) -> bool:

@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from runtime.model.jobs import Progress, Settlement
+from runtime.model.exits import Progress
+from runtime.model.jobs import Settlement
 
 Why = Literal["timeout", "stall", "cancel"]
 
@@ -158,7 +159,7 @@ class Board:
             crc = int.from_bytes(self._bytes[at + 4 : at + ENTRY_HEAD], "big")
             at += ENTRY_HEAD
             data = bytes(self._bytes[at : at + length])
-            if at + length > end or zlib.crc32(data) != crc:
+            if zlib.crc32(data) != crc:
                 break
             try:
                 settlements.append(_decode_settlement(data))

@@ -18,6 +18,7 @@ from runtime.edges import values
 from runtime.edges.ids import canonical, tick_id
 from runtime.edges.lanes import Lane, Lanes
 from runtime.errors import QueueFull
+from runtime.model.exits import Progress
 from runtime.model.jobs import (
     CHARGES,
     HISTORY_LIMIT,
@@ -35,9 +36,9 @@ from runtime.model.jobs import (
     JobView,
     Lease,
     NewJob,
+    NewSchedule,
     NodeView,
     Outlook,
-    Progress,
     QueueCount,
     Renewed,
     ScheduleView,
@@ -90,12 +91,12 @@ class _Job:
 
 @dataclass
 class _Schedule:
-    kind: str
-    payload: str
-    queue: str
-    priority: int
-    every_s: float
+    """One schedule with its state."""
+
+    given: NewSchedule
     due: datetime
+    paused: bool = False
+    last: datetime | None = None
 
 
 def _bytes_of(job: _Job) -> int:
@@ -235,43 +236,59 @@ class MemoryStore:
     def nodes(self) -> list[NodeView]:
         return sorted(self._nodes.values(), key=lambda node: node.id)
 
-    def schedule(
-        self,
-        name: str,
-        kind: str,
-        payload: str,
-        every_s: float,
-        due: datetime | None = None,
-        queue: str = "default",
-        priority: int = 5,
-    ) -> bool:
-        values.check_schedule(name, every_s, due)
+    def schedule(self, schedule: NewSchedule) -> bool:
+        values.check_schedule(schedule)
         job = NewJob(
-            id=tick_id(name, _EARLIEST), kind=kind, payload=payload, queue=queue, priority=priority, due=due
+            id=tick_id(schedule.name, _EARLIEST),
+            kind=schedule.kind,
+            payload=schedule.payload,
+            queue=schedule.queue,
+            priority=schedule.priority,
+            due=schedule.due,
         )
         first = _new_job(job, self._clock()).due
-        known = self._schedules.get(name)
-        self._schedules[name] = _Schedule(
-            kind, payload, queue, priority, every_s, known.due if known else first
-        )
-        return known is None
+        if not _is_json(schedule.spec):
+            raise ValueError(f"schedule {schedule.name!r} has a rule that is not JSON")
+        known = self._schedules.get(schedule.name)
+        if known is None:
+            self._schedules[schedule.name] = _Schedule(schedule, first)
+            return True
+        if json.loads(known.given.spec) != json.loads(schedule.spec):
+            known.due = min(known.due, first)
+        known.given = schedule
+        return False
 
     def unschedule(self, name: str) -> bool:
         return self._schedules.pop(name, None) is not None
 
+    def pause(self, name: str, paused: bool = True) -> bool:
+        if name in self._schedules:
+            self._schedules[name].paused = paused
+        return name in self._schedules
+
     def schedules(self) -> list[ScheduleView]:
-        return [
-            ScheduleView(
-                name=name,
-                kind=one.kind,
-                payload=_raw(one.payload),
-                queue=one.queue,
-                priority=one.priority,
-                every_s=one.every_s,
-                due=one.due,
-            )
-            for name, one in sorted(self._schedules.items())
-        ]
+        return [self._shown(name) for name in sorted(self._schedules)]
+
+    def _shown(self, name: str) -> ScheduleView:
+        one = self._schedules[name]
+        return ScheduleView(
+            name=name,
+            kind=one.given.kind,
+            spec=msgspec.Raw(one.given.spec.encode()),
+            payload=msgspec.Raw(one.given.payload.encode()),
+            queue=one.given.queue,
+            priority=one.given.priority,
+            overlap=one.given.overlap,
+            missed=one.given.missed,
+            declared=one.given.declared,
+            paused=one.paused,
+            due=one.due,
+            last=one.last,
+            live=self._has_run(name),
+        )
+
+    def now(self) -> datetime:
+        return self._clock()
 
     # -- for workers
 
@@ -386,28 +403,20 @@ class MemoryStore:
             self._settle(Settlement(lease=job.lease, ending=Ending.LEASE_LOST, state=State.QUEUED))
         return reclaimed
 
-    def tick(self, limit: int = 100) -> list[str]:
+    def overdue(self, limit: int = 100) -> list[ScheduleView]:
         now = self._clock()
-        due = [
-            (one.due, name)
-            for name, one in self._schedules.items()
-            if one.due <= now and not self._has_run(name)
-        ]
-        pushed = []
-        for _, name in sorted(due)[:limit]:
-            one = self._schedules[name]
-            job = NewJob(
-                id=tick_id(name, one.due),
-                kind=one.kind,
-                payload=one.payload,
-                queue=one.queue,
-                priority=one.priority,
-                due=one.due,
-                unique=values.SCHEDULE_PREFIX + name,
-            )
-            pushed += [id for id in self.push([job]) if id is not None]
-            one.due += timedelta(seconds=one.every_s)
-        return pushed
+        due = [(one.due, name) for name, one in self._schedules.items() if one.due <= now and not one.paused]
+        return [self._shown(name) for _, name in sorted(due)[:limit]]
+
+    def advance(self, name: str, due: datetime, following: datetime, job: NewJob | None) -> bool:
+        one = self._schedules.get(name)
+        if one is None or one.due != due or one.paused:
+            return False
+        one.due = following
+        if job is not None:
+            one.last = job.due or one.last
+            self.push([job])
+        return True
 
     def _has_run(self, name: str) -> bool:
         return any(job.unique == values.SCHEDULE_PREFIX + name for job in self._live())
@@ -419,7 +428,7 @@ class MemoryStore:
             for job in self._jobs.values()
             if job.state is State.QUEUED and ("*" in queues or job.queue in queues)
         ]
-        ticks = [one.due for name, one in self._schedules.items() if not self._has_run(name)]
+        ticks = [one.due for one in self._schedules.values() if not one.paused]
         ends = [(job.lease_until - now).total_seconds() for job in self._running() if job.lease_until]
         return Outlook(
             due_now=any(due <= now for due in dues),

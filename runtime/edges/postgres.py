@@ -17,9 +17,10 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import TupleRow, tuple_row
 
 from runtime.edges import migrate, statements, values
-from runtime.edges.ids import canonical, tick_id
+from runtime.edges.ids import canonical
 from runtime.edges.lanes import Lane, Lanes, Position
 from runtime.errors import StoreUnavailable
+from runtime.model.exits import Progress
 from runtime.model.jobs import (
     CHARGES,
     HISTORY_LIMIT,
@@ -32,9 +33,9 @@ from runtime.model.jobs import (
     JobView,
     Lease,
     NewJob,
+    NewSchedule,
     NodeView,
     Outlook,
-    Progress,
     QueueCount,
     Renewed,
     ScheduleView,
@@ -115,6 +116,11 @@ class PostgresStore:
         if self._conn is not None and not self._borrowed:
             self._conn.close()
             self._conn = None
+
+    @property
+    def url(self) -> str:
+        """Of the database, password included; empty for a caller's connection."""
+        return self._url
 
     # -- for an event loop
 
@@ -299,48 +305,27 @@ class PostgresStore:
             for started, seen, view in self._rows(statements.NODES)
         ]
 
-    def schedule(
-        self,
-        name: str,
-        kind: str,
-        payload: str,
-        every_s: float,
-        due: datetime | None = None,
-        queue: str = "default",
-        priority: int = 5,
-    ) -> bool:
-        values.check_schedule(name, every_s, due)
+    def schedule(self, schedule: NewSchedule) -> bool:
+        values.check_schedule(schedule)
         try:
-            [[new]] = self._rows(
-                statements.SCHEDULE,
-                name=name,
-                kind=kind,
-                payload=payload,
-                queue=queue,
-                priority=priority,
-                every_s=every_s,
-                due=due,
-            )
+            [[new]] = self._rows(statements.SCHEDULE, **msgspec.structs.asdict(schedule))
         except (psycopg.DataError, psycopg.IntegrityError, UnicodeEncodeError) as error:
-            raise ValueError(f"schedule {name!r} breaks a rule of the table: {error}") from error
+            raise ValueError(f"schedule {schedule.name!r} breaks a rule of the table: {error}") from error
         return bool(new)
 
     def unschedule(self, name: str) -> bool:
         return bool(self._rows(statements.UNSCHEDULE, name=name))
 
+    def pause(self, name: str, paused: bool = True) -> bool:
+        return bool(self._rows(statements.PAUSE, name=name, paused=paused))
+
     def schedules(self) -> list[ScheduleView]:
-        return [
-            ScheduleView(
-                name=name,
-                kind=kind,
-                payload=_raw(payload),
-                queue=queue,
-                priority=priority,
-                every_s=every_s,
-                due=due,
-            )
-            for name, kind, payload, queue, priority, every_s, due in self._rows(statements.SCHEDULES)
-        ]
+        return list(map(_schedule, self._rows(statements.SCHEDULES)))
+
+    def now(self) -> datetime:
+        [[now]] = self._rows(statements.NOW)
+        assert isinstance(now, datetime)
+        return now
 
     # -- for workers
 
@@ -510,29 +495,21 @@ class PostgresStore:
                 self._settle(conn, [_lost(lease) for lease in leases])
         return leases
 
-    def tick(self, limit: int = 100) -> list[str]:
-        return self._transact(lambda conn: self._tick(conn, limit))
+    def overdue(self, limit: int = 100) -> list[ScheduleView]:
+        return list(map(_schedule, self._rows(statements.OVERDUE, limit=limit)))
 
-    def _tick(self, conn: psycopg.Connection[Any], limit: int) -> list[str]:
+    def advance(self, name: str, due: datetime, following: datetime, job: NewJob | None) -> bool:
+        return self._transact(lambda conn: self._advance(conn, name, due, following, job))
+
+    def _advance(
+        self, conn: psycopg.Connection[Any], name: str, due: datetime, following: datetime, job: NewJob | None
+    ) -> bool:
+        given = {"name": name, "due": due, "following": following, "ran": job.due if job else None}
         with conn.transaction():
-            due = self._cursor(conn, statements.DUE_SCHEDULES, {"limit": limit}).fetchall()
-            jobs = [
-                NewJob(
-                    id=tick_id(name, moment),
-                    kind=kind,
-                    payload=payload,
-                    queue=queue,
-                    priority=priority,
-                    due=moment,
-                    unique=values.SCHEDULE_PREFIX + name,
-                )
-                for name, kind, payload, queue, priority, moment in due
-            ]
-            ids = self._push(conn, jobs) if jobs else []
-            pushed = [name for (name, *_), id in zip(due, ids, strict=True) if id is not None]
-            if pushed:
-                self._cursor(conn, statements.ADVANCE, {"names": _array(pushed)})
-        return [id for id in ids if id is not None]
+            moved = self._cursor(conn, statements.ADVANCE, given).fetchone() is not None
+            if moved and job is not None:
+                self._push(conn, [job])
+        return moved
 
     def outlook(self, queues: Sequence[str]) -> Outlook:
         [[due_now, next_due_s, next_tick_s, lease_end_s]] = self._rows(
@@ -683,6 +660,25 @@ def _view(row: TupleRow) -> JobView:
         unique=unique,
         created=created,
         finished=finished,
+    )
+
+
+def _schedule(row: TupleRow) -> ScheduleView:
+    name, kind, spec, payload, queue, priority, overlap, missed, declared, paused, due, last, live = row
+    return ScheduleView(
+        name=name,
+        kind=kind,
+        spec=msgspec.Raw(spec.encode()),
+        payload=msgspec.Raw(payload.encode()),
+        queue=queue,
+        priority=priority,
+        overlap=overlap,
+        missed=missed,
+        declared=declared,
+        paused=paused,
+        due=due,
+        last=last,
+        live=live,
     )
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import multiprocess
-from multiprocess import forkserver, reduction, resource_tracker
+from multiprocess import forkserver, reduction, resource_tracker, util
 from multiprocess import process as multiprocess_process
 
 from runtime.edges import signals
@@ -404,6 +404,11 @@ def end_strangers(known: Iterable[int], *, alive_too: bool) -> None:
             return
         if living:
             time.sleep(0.001)  # a killed process needs a moment to be waited for
+
+
+def clean_up() -> None:
+    """Remove what multiprocess keeps on disk for this process; for one that will end by `os._exit`."""
+    util._run_finalizers()  # noqa: SLF001 - what it would do itself at an ordinary end
 
 
 def _helpers() -> set[int]:

@@ -511,8 +511,7 @@ select
     (select extract(epoch from min(due) - coalesce(%(now)s::timestamptz, now()))::float8 from later),
     (
         select extract(epoch from min(due) - coalesce(%(now)s::timestamptz, now()))::float8
-        from tenure.schedule s
-        where not exists (select from tenure.job where unique_key = 'schedule:' || s.name offset 0)
+        from tenure.schedule where not paused
     ),
     (
         select extract(epoch from min(lease_until) - coalesce(%(now)s::timestamptz, now()))::float8
@@ -523,18 +522,23 @@ select
 # -- schedules
 
 SCHEDULE = """
--- Make a schedule, or change all of it but when it is due next; whether it is new.
-insert into tenure.schedule as s (name, kind, payload, queue, priority, every_s, due)
+-- Make a schedule, or change it; whether it is new.
+-- Holds: the next due time stays, unless the rule is another and its first tick comes sooner.
+insert into tenure.schedule as s (name, kind, payload, queue, priority, spec, overlap, missed, declared, due)
 values (
-    %(name)s, %(kind)s, %(payload)s::text::jsonb, %(queue)s, %(priority)s, %(every_s)s,
-    coalesce(%(due)s::timestamptz, %(now)s::timestamptz, now())
+    %(name)s, %(kind)s, %(payload)s::text::jsonb, %(queue)s, %(priority)s, %(spec)s::text::jsonb,
+    %(overlap)s, %(missed)s, %(declared)s, coalesce(%(due)s::timestamptz, %(now)s::timestamptz, now())
 )
 on conflict (name) do update set
     kind = excluded.kind,
     payload = excluded.payload,
     queue = excluded.queue,
     priority = excluded.priority,
-    every_s = excluded.every_s
+    spec = excluded.spec,
+    overlap = excluded.overlap,
+    missed = excluded.missed,
+    declared = excluded.declared,
+    due = case when s.spec = excluded.spec then s.due else least(s.due, excluded.due) end
 returning xmax = 0
 """
 
@@ -543,27 +547,46 @@ UNSCHEDULE = """
 delete from tenure.schedule where name = %(name)s::text returning name
 """
 
-SCHEDULES = """
--- All schedules.
-select name, kind, payload::text, queue, priority, every_s, due from tenure.schedule order by name collate "C"
+PAUSE = """
+-- Pause a schedule, or end its pause; one row when there is one.
+update tenure.schedule set paused = %(paused)s::boolean where name = %(name)s::text returning name
 """
 
-DUE_SCHEDULES = """
--- Schedules that are due and whose last run is not live.
--- Locks: those rows; one that another scheduler is at is skipped.
--- Needs: schedule_due; job_unique, whose first column is the key.
-select name, kind, payload::text, queue, priority, due from tenure.schedule s
-where due <= coalesce(%(now)s::timestamptz, now())
-    and not exists (select from tenure.job where unique_key = 'schedule:' || s.name offset 0)
+SCHEDULES = """
+-- All schedules.
+-- Needs: job_unique, whose first column is the key.
+select
+    name, kind, spec::text, payload::text, queue, priority, overlap, missed, declared, paused, due, last,
+    exists (select from tenure.job where unique_key = 'schedule:' || s.name offset 0)
+from tenure.schedule s order by name collate "C"
+"""
+
+OVERDUE = """
+-- Schedules that are due, the longest overdue first.
+-- Needs: schedule_due; job_unique.
+select
+    name, kind, spec::text, payload::text, queue, priority, overlap, missed, declared, paused, due, last,
+    exists (select from tenure.job where unique_key = 'schedule:' || s.name offset 0)
+from tenure.schedule s
+where due <= coalesce(%(now)s::timestamptz, now()) and not paused
 order by due, name collate "C"
 limit %(limit)s::int
-for update skip locked
 """
 
 ADVANCE = """
--- Make schedules due one interval after they were last due.
--- Needs: DUE_SCHEDULES has locked them.
-update tenure.schedule set due = due + make_interval(secs => every_s) where name = any (%(names)s::text[])
+-- Let a schedule be due at another time; one row when it was due at the time given.
+-- Holds: of any number of schedulers that saw it due, one moves it.
+-- Locks: that row, until the job of the tick is pushed in the same transaction.
+update tenure.schedule
+set due = %(following)s::timestamptz,
+    last = coalesce(%(ran)s::timestamptz, last)
+where name = %(name)s::text and due = %(due)s::timestamptz and not paused
+returning name
+"""
+
+NOW = """
+-- The store's time.
+select coalesce(%(now)s::timestamptz, now())
 """
 
 # -- nodes

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
+from runtime.model.exits import Progress
 from runtime.model.jobs import (
     Claim,
     Counts,
@@ -25,9 +26,9 @@ from runtime.model.jobs import (
     JobView,
     Lease,
     NewJob,
+    NewSchedule,
     NodeView,
     Outlook,
-    Progress,
     Renewed,
     ScheduleView,
     Settlement,
@@ -93,27 +94,28 @@ class Store(Protocol):
 
     def nodes(self) -> list[NodeView]: ...
 
-    def schedule(
-        self,
-        name: str,
-        kind: str,
-        payload: str,
-        every_s: float,
-        due: datetime | None = None,
-        queue: str = "default",
-        priority: int = 5,
-    ) -> bool:
-        """Run `kind` every `every_s` seconds, first at `due` (None: now); True when it is new.
+    def schedule(self, schedule: NewSchedule) -> bool:
+        """Make a schedule; True when it is new.
 
-        Called again it changes what is given and keeps the state: the next due time stays. A tick is a
-        job with the unique key `schedule:NAME`, so runs of one schedule never overlap; the next one is
-        due one interval after the last due time, without drift.
+        Called again it changes what is given and keeps the state: paused or not, and the next due time,
+        unless the rule is another and its first tick comes sooner.
+
+        Raises:
+            ValueError: the schedule breaks a rule of the table.
         """
         ...
 
     def unschedule(self, name: str) -> bool: ...
 
+    def pause(self, name: str, paused: bool = True) -> bool:
+        """Let a schedule make no jobs, or make them again; False: no such schedule."""
+        ...
+
     def schedules(self) -> list[ScheduleView]: ...
+
+    def now(self) -> datetime:
+        """The store's time, by which all of its own are to be judged."""
+        ...
 
     # -- for workers
 
@@ -177,8 +179,15 @@ class Store(Protocol):
         """
         ...
 
-    def tick(self, limit: int = 100) -> list[str]:
-        """Push the jobs of schedules that are due; the new ids. A schedule whose run is live waits."""
+    def overdue(self, limit: int = 100) -> list[ScheduleView]:
+        """Schedules that are due and not paused, the longest overdue first."""
+        ...
+
+    def advance(self, name: str, due: datetime, following: datetime, job: NewJob | None) -> bool:
+        """Let a schedule that is due at `due` be due at `following` next, and push its job, in one transaction.
+
+        False when it was no longer due at `due`: another scheduler was quicker, and nothing was pushed.
+        """
         ...
 
     def outlook(self, queues: Sequence[str]) -> Outlook:

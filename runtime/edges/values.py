@@ -19,13 +19,13 @@ from runtime.model.jobs import (
     Ending,
     Failure,
     NewJob,
+    NewSchedule,
     Settlement,
     State,
 )
 from runtime.model.units import clip
 
 DELAY_LIMIT_S = 100 * 365 * 86_400.0  # longest delay before an attempt; a longer one is cut to it
-EVERY_S_MIN = 0.001
 SCHEDULE_PREFIX = "schedule:"
 
 REFUSED = Failure(
@@ -121,21 +121,16 @@ def _storable_certificate(certificate: Certificate) -> Certificate:
     )
 
 
-def check_schedule(name: str, every_s: float, due: datetime | None) -> None:
+def check_schedule(schedule: NewSchedule) -> None:
     """Raises:
-    ValueError: the interval is not positive and finite, the name is empty or its unique key too long, or
-        the time is naive.
+    ValueError: the name is empty or its unique key too long, or the time is naive.
     """
-    if not EVERY_S_MIN <= every_s <= DELAY_LIMIT_S:
+    if not 1 <= len(schedule.name.encode()) <= UNIQUE_BYTES - len(SCHEDULE_PREFIX):
         raise ValueError(
-            f"schedule {name!r} must have an interval of {EVERY_S_MIN} s or more, got {every_s!r}"
+            f"the name of schedule {schedule.name!r} must be 1 to {UNIQUE_BYTES - len(SCHEDULE_PREFIX)} bytes"
         )
-    if not 1 <= len(name.encode()) <= UNIQUE_BYTES - len(SCHEDULE_PREFIX):
-        raise ValueError(
-            f"the name of schedule {name!r} must be 1 to {UNIQUE_BYTES - len(SCHEDULE_PREFIX)} bytes"
-        )
-    if due is not None and due.tzinfo is None:
-        raise ValueError(f"due of schedule {name!r} must have a time zone, got {due!r}")
+    if schedule.due is not None and schedule.due.tzinfo is None:
+        raise ValueError(f"due of schedule {schedule.name!r} must have a time zone, got {schedule.due!r}")
 
 
 def day_of(moment: datetime) -> datetime:

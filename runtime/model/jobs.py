@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import enum
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
-from runtime.model.exits import Certificate
-from runtime.model.exits import Progress as Progress  # a job has it, a certificate shows it
+from runtime.model.exits import Certificate, Progress
+
+Overlap = Literal["skip", "queue"]  # a tick while the last run is not over: does not happen, or waits in line
+Missed = Literal["drop", "catch_up"]  # ticks whose time has passed: none of them runs, or one for all
 
 KIND_BYTES = 64
 QUEUE_BYTES = 48  # a notification's text is a queue's name
@@ -209,6 +212,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     started: datetime | None = None  # set by the store
     seen: datetime | None = None  # set by the store at each report
     workers: list[WorkerView] = []
+    kinds: list[str] = []  # that its workers have handlers for
+    queues: list[str] = []  # that they serve; ["*"]: all
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,13 +267,34 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
     claims: tuple[Claim, ...]
 
 
-class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """A recurring job: it is due again one interval after it was last due."""
+class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring job as it is asked for. `spec` is JSON, what `rules/schedule.py` makes of cron and interval."""
 
     name: str
     kind: str
-    payload: msgspec.Raw | None = None
+    spec: str
+    payload: str = "{}"
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    overlap: Overlap = "skip"
+    missed: Missed = "catch_up"
+    declared: bool = False  # in code, with a handler; it goes when the code does
+    due: datetime | None = None  # of the first tick; None: now
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A recurring job as it stands."""
+
+    name: str
+    kind: str
+    spec: msgspec.Raw
+    payload: msgspec.Raw
     queue: str
     priority: int
-    every_s: float
-    due: datetime
+    overlap: Overlap
+    missed: Missed
+    declared: bool
+    paused: bool
+    due: datetime  # the next tick
+    last: datetime | None = None  # the last tick that made a job
+    live: bool = False  # a run of it is queued or running, where overlap is "skip"

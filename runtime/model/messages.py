@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.model.jobs import Holder, Lease, NodeView, Progress, Settlement
+from runtime.model.exits import Progress
+from runtime.model.jobs import Holder, Lease, NewSchedule, NodeView, Settlement
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):
@@ -52,6 +53,7 @@ class Ready(Message, frozen=True, kw_only=True):
 
     kinds: dict[str, Limits] = {}  # a worker's handlers
     broken: dict[str, str] = {}  # handler modules that could not be imported, and why
+    schedules: tuple[NewSchedule, ...] = ()  # declared with handlers
 
 
 class Unready(Message, frozen=True, kw_only=True):
@@ -143,6 +145,13 @@ class Report(Message, frozen=True, kw_only=True):
     node: NodeView
 
 
+class Declare(Message, frozen=True, kw_only=True):
+    """To the scheduler: the schedules that stand in code, of all these kinds."""
+
+    schedules: tuple[NewSchedule, ...]
+    kinds: tuple[str, ...]
+
+
 class AnythingLeft(Message, frozen=True, kw_only=True):
     """To the scheduler, when every worker is idle and the service is to stop then."""
 
@@ -153,5 +162,5 @@ FromWorker = Ready | Unready | Claimed
 FromScheduler = Ready | Unready | Woken | Renewals | CancelAsked | Recorded | Nothing
 FromChild = Ready | Unready | Claimed | Woken | Renewals | CancelAsked | Recorded | Nothing
 ToWorker = Wake | Stop
-ToScheduler = Stop | Renew | Record | Progressed | Report | AnythingLeft
-ToChild = Wake | Stop | Renew | Record | Progressed | Report | AnythingLeft
+ToScheduler = Stop | Renew | Record | Progressed | Report | Declare | AnythingLeft
+ToChild = Wake | Stop | Renew | Record | Progressed | Report | Declare | AnythingLeft

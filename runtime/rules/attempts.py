@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runtime.model.exits import Certificate, Exit, Verdict
-from runtime.model.jobs import Ending, Failure, Lease, Progress, Settlement
+from runtime.model.exits import Certificate, Exit, Progress, Verdict
+from runtime.model.jobs import Ending, Failure, Lease, Settlement
 from runtime.model.messages import Claimed, Held, Limits
 from runtime.rules import budgets
 from runtime.rules.lease import fence_at_s

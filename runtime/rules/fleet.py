@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
 
-from runtime.model.exits import EXIT_OK, Exit
-from runtime.model.jobs import Lease, NodeView, Progress
-from runtime.model.messages import FromChild, Held, Limits, Record, ToChild
+from runtime.model.exits import EXIT_OK, Exit, Progress
+from runtime.model.jobs import Lease, NodeView
+from runtime.model.messages import Declare, FromChild, Held, Limits, Record, ToChild
 from runtime.rules.attempts import Batch, Bounds, Glance, Intent, Remains
 from runtime.rules.restart import Health, RestartPolicy
 
@@ -34,6 +34,7 @@ class Settings:
     ready_within_s: float = 30.0
     grace_s: float = 30.0
     memory_bytes: int | None = None
+    queues: tuple[str, ...] = ("*",)
     until_idle: bool = False
     postgres: bool = False
     fencing: bool = True  # off only in the simulator's own test
@@ -236,6 +237,7 @@ class State:
     report: NodeView | None = None
     reported_s: float = float("-inf")
     broken: dict[str, str] = field(default_factory=dict[str, str])
+    declared: Declare | None = None  # what the workers' code says of schedules
     unhealthy: bool = False
     replacing: str | None = None
     left_asked_s: float = float("-inf")

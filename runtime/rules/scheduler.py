@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from runtime.model.exits import EXIT_OK
-from runtime.model.jobs import Lease, NodeView, Outlook, Progress, Renewed
+from runtime.model.exits import EXIT_OK, Progress
+from runtime.model.jobs import Lease, NodeView, Outlook, Renewed
 from runtime.model.messages import (
     AnythingLeft,
     CancelAsked,
+    Declare,
     Message,
     Nothing,
     Progressed,
@@ -63,7 +64,7 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Push the jobs of schedules that are due. Answered with how many."""
+    """Let schedules that are due make their jobs. Answered with how many were moved on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,21 @@ class Forget:
     """Take this node out of the list: it is stopping."""
 
 
-Call = Listen | Renew | Record | Look | Reclaim | Tick | Cancels | Left | Progressed | Report | Prune | Forget
+Call = (
+    Listen
+    | Renew
+    | Record
+    | Declare
+    | Look
+    | Reclaim
+    | Tick
+    | Cancels
+    | Left
+    | Progressed
+    | Report
+    | Prune
+    | Forget
+)
 Answer = None | bool | int | Outlook | Renewed | list[Lease]
 
 
@@ -104,7 +119,7 @@ class Begun:
 class Told:
     """The supervisor said something."""
 
-    message: Stop | Renew | Record | Progressed | Report | AnythingLeft
+    message: Stop | Renew | Record | Progressed | Report | Declare | AnythingLeft
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +186,8 @@ class State:
     renew: Renew | None = None
     report: NodeView | None = None
     progress: dict[Lease, Progress] = field(default_factory=dict[Lease, Progress])
+    declare: Declare | None = None
+    declared: Declare | None = None  # the last one: others may have left what only they kept
     cancels: bool = False
     left: tuple[str, ...] | None = None
     left_at_s: float = 0.0
@@ -231,6 +248,8 @@ def hear(state: State, message: Message, now_s: float) -> None:
             state.progress.update(message.entries)
         case Report(node=node):
             state.report = node
+        case Declare():
+            state.declare = state.declared = message
         case AnythingLeft(kinds=kinds):
             state.left = kinds
             state.left_at_s = now_s
@@ -283,6 +302,7 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
             state.left_at_s = now_s + LEFT_EVERY_S
         case Prune(), _:
             state.prune_at_s = now_s + PRUNE_EVERY_S
+            state.declare = state.declare or state.declared
         case Forget(), _:
             state.forgotten = True
         case _:
@@ -323,6 +343,8 @@ def _after_loss(state: State, chance: float, now_s: float) -> list[Message]:
             state.report = state.report or node
         case Cancels():
             state.cancels = True
+        case Declare():
+            state.declare = state.declare or call
         case Forget():
             state.forgotten = True  # others drop it by age
         case _:
@@ -355,6 +377,10 @@ def _next_call(state: State, now_s: float) -> Call | None:
     if state.cancels:
         state.cancels = False
         return Cancels()
+    if state.declare is not None:
+        declare, state.declare = state.declare, None
+        state.look_at_s = now_s
+        return declare
     if state.overdue and now_s >= state.reclaim_at_s:
         return Reclaim(RECLAIM_LIMIT)
     if now_s >= state.tick_at_s:

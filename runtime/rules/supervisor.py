@@ -16,6 +16,7 @@ from runtime.model.messages import (
     AnythingLeft,
     CancelAsked,
     Claimed,
+    Declare,
     FromChild,
     Nothing,
     Progressed,
@@ -234,7 +235,14 @@ def _after_ready(state: State, slot: Slot, message: Ready, now_s: float, out: li
         state.renewing.clear()
         state.reported_s = float("-inf")
         out += [Say(SCHEDULER, record) for record in state.records]
+        if state.declared is not None:
+            out.append(Say(SCHEDULER, state.declared))
         return
+    declared = Declare(schedules=message.schedules, kinds=tuple(sorted(message.kinds)))
+    if declared != state.declared:
+        state.declared = declared
+        if state.scheduler.phase == "up":
+            out.append(Say(SCHEDULER, declared))
     for module, reason in message.broken.items():
         if state.broken.get(module) != reason:
             out.append(Log("error", "handlers.broken", {"module": module, "reason": reason}))
@@ -552,4 +560,6 @@ def _view(state: State) -> NodeView:
         version=settings.version,
         state=shown,
         workers=workers,
+        kinds=sorted({kind for slot in state.workers for kind in slot.kinds}),
+        queues=list(settings.queues),
     )

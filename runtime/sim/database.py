@@ -153,12 +153,12 @@ class Database:
     ) -> None:
         chance = self.world.chance
         torn = self._outages.get(node, 0) != outages or not client.alive
-        if torn and chance.random() < 0.5:
+        if torn and (self.calm or chance.random() < 0.5):
             self.world.say(client.name, "statement not carried out")
             client.after(QUICK_S, "lost", lost)
             return
         answer = work()
-        if torn or (not self.calm and chance.random() < 0.003):
+        if torn or (not self.calm and chance.random() < 0.01):
             self.world.say(client.name, "reply lost", answer)
             self.world.faults["reply lost"] += 1
             client.after(QUICK_S, "lost", lost)

@@ -13,7 +13,7 @@ from runtime.sim.worker import Worker
 from runtime.sim.world import Process, World
 
 WORKER_STEPS = (
-    "set-up", "told", "sent", "token", "board", "clock", "handler", "journal", "cleared", "exchange", "replied",
+    "set-up", "told", "sent", "token", "board", "clock", "handler", "journal", "cleared", "exchange", "settle", "replied",
     "lost", "waited", "warned",
 )  # fmt: skip
 SCHEDULER_STEPS = ("told", "replied", "sent", "notified", "lost")
@@ -138,7 +138,8 @@ class Faults:
 
     def blink_at_an_exchange(self) -> None:
         """The same, while a worker's statement is under way."""
-        self.world.ambushes["exchange"] = lambda process: self._blink(self._node_of(process))
+        step = self.world.chance.choice(("exchange", "settle"))
+        self.world.ambushes[Worker, step] = lambda process: self._blink(self._node_of(process))
 
     def _blink(self, node: Node) -> None:
         self.world.at(self.world.now_s + 0.001, self.database.go_away, [node.supervisor.node], 0.01)
@@ -147,7 +148,7 @@ class Faults:
         """A node is stopped, for longer than a lease, just when one of its workers begins a job."""
         step = self.world.chance.choice(("sent", "token", "board", "clock", "handler"))
         for_s = self.world.chance.uniform(2.2, 4.5)
-        self.world.ambushes[step] = lambda process: self._freeze_at_start(process, for_s)
+        self.world.ambushes[Worker, step] = lambda process: self._freeze_at_start(process, for_s)
 
     def _freeze_at_start(self, process: Process, for_s: float) -> None:
         self.world.faults["frozen at a start"] += 1
@@ -198,15 +199,16 @@ class Faults:
         [what] = chance.choices(
             ("worker", "scheduler", "stop worker", "stop node", "cut off", "drain"), (8, 2, 2, 3, 2, 2)
         )
-        self._wait_for(what, SCHEDULER_STEPS if what == "scheduler" else WORKER_STEPS)
+        self._wait_for(what)
 
     def strike_worker_in_ambush(self) -> None:
-        self._wait_for("worker", WORKER_STEPS)
+        self._wait_for("worker")
 
-    def _wait_for(self, what: str, steps: Sequence[str]) -> None:
+    def _wait_for(self, what: str) -> None:
+        role, steps = (Scheduler, SCHEDULER_STEPS) if what == "scheduler" else (Worker, WORKER_STEPS)
         step = self.world.chance.choice(steps)
         self.world.say("fault", f"waits at {step}", what)
-        self.world.ambushes[step] = lambda process: self._spring(what, process)
+        self.world.ambushes[role, step] = lambda process: self._spring(what, process)
 
     def _spring(self, what: str, process: Process) -> None:
         self.world.faults[f"ambush: {what}"] += 1

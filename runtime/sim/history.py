@@ -44,7 +44,7 @@ class History:
     limits: dict[str, Limits]
     executions: dict[Lease, Execution] = field(default_factory=dict)
     epochs: dict[str, int] = field(default_factory=dict)  # the newest claim of each job
-    holders: dict[Lease, Holder] = field(default_factory=dict)
+    held: dict[Lease, Holder] = field(default_factory=dict)  # claims that have not ended
     ended: dict[Lease, Settlement | None] = field(default_factory=dict)  # None: given back
     cancels: set[str] = field(default_factory=set)
     unclocked: dict[str, list[tuple[float, float]]] = field(
@@ -61,7 +61,7 @@ class History:
         if before and Lease(lease.id, before) not in self.ended:
             self.broken.append(f"{lease} was claimed while epoch {before} had not ended")
         self.epochs[lease.id] = lease.epoch
-        self.holders[lease] = holder
+        self.held[lease] = holder
 
     def settled(self, current: Lease, settlement: Settlement) -> None:
         lease = settlement.lease
@@ -70,6 +70,7 @@ class History:
         if lease in self.ended:
             self.broken.append(f"{lease} settled twice: {settlement.ending}")
         self.ended[current] = settlement
+        self.held.pop(current, None)
         problem = self._misjudged(settlement)
         if problem:
             self.broken.append(f"{lease} settled {settlement.ending}: {problem}")
@@ -82,6 +83,7 @@ class History:
         if lease in self.executions:
             self.broken.append(f"{lease} given back as never started, but it was")
         self.ended[current] = None
+        self.held.pop(current, None)
 
     def cancel_asked(self, id: str) -> None:
         self.cancels.add(id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from runtime.model.jobs import NewJob
+from runtime.model.jobs import Lease, NewJob
 from runtime.sim.database import Database, SimStore
 from runtime.sim.faults import Faults
 from runtime.sim.history import History, Violation
@@ -54,14 +54,13 @@ def run(seed: int, *, traced: bool = False, check_epoch: bool = True, fencing: b
         recycle_jobs=chance.choice((0, 0, 0, 3)),
         until_idle=chance.random() < 0.1,
     )
-    nodes = [
-        Node(world, f"node{n}", setup, database, history) for n in range(1, chance.choice((2, 2, 3)) + 1)
-    ]
+    count = chance.choice((1, 1, 2) if quiet else (2, 2, 3))
+    nodes = [Node(world, f"node{n}", setup, database, history) for n in range(1, count + 1)]
     calm_s = chance.choice((1.0, 3.0, 6.0))
     ids = _push(world, database, calm_s)
     Faults(world, nodes, database, ids, quiet=quiet).draw(calm_s)
     if quiet:
-        _watch_idlers(world, nodes, database, history)
+        _watch_waits(world, nodes, database, history, frozenset())
     problem = None
     try:
         _play(world, database.store, history, nodes, ids, calm_s)
@@ -109,11 +108,25 @@ def _unconfirmed(node: Node) -> bool:
     return supervisor.alive and supervisor.state.phase == "running" and bool(supervisor.state.records)
 
 
-def _watch_idlers(world: World, nodes: list[Node], database: Database, history: History) -> None:
-    """Look now and then whether a job waits though a worker idles: a wake was lost."""
+def _watch_waits(
+    world: World, nodes: list[Node], database: Database, history: History, before: frozenset[Lease]
+) -> None:
+    """Look now and then for jobs that wait though nothing is in their way.
+
+    That is a due job while a worker idles (a wake was lost), and a claim that was not begun, or is held by a
+    worker that is idle or dead, now as at the look before (it was not given back).
+    """
     waiting = [id for id, since_s in database.store.due_since().items() if world.now_s - since_s > WAITS_S]
-    idle = [worker.name for node in nodes for worker in node.supervisor.workers if worker.is_idle]
-    if waiting and idle:
-        history.broken.append(f"{waiting} waited for {WAITS_S} s though {idle} were idle")
+    workers = [worker for node in nodes for worker in node.supervisor.workers]
+    busy = {worker.holder for worker in workers if worker.alive and not worker.is_idle}
+    forgotten = frozenset(
+        lease
+        for lease, holder in history.held.items()
+        if lease not in history.executions or holder not in busy
+    )
+    if waiting and any(worker.is_idle for worker in workers):
+        history.broken.append(f"{waiting} waited for {WAITS_S} s though a worker was idle")
+    elif forgotten & before:
+        history.broken.append(f"{set(forgotten & before)} held for {WAITS_S} s by who does not run them")
     elif database.store.live:
-        world.at(world.now_s + WAITS_S, _watch_idlers, world, nodes, database, history)
+        world.at(world.now_s + WAITS_S, _watch_waits, world, nodes, database, history, forgotten)

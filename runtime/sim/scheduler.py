@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from runtime.actors import ticking
 from runtime.model.exits import Exit
 from runtime.model.messages import FromScheduler, Progressed, Ready, Record, Renew, Report, ToScheduler
 from runtime.rules import scheduler
@@ -138,7 +139,7 @@ class Scheduler(Process):
             case scheduler.Reclaim(limit):
                 return len(store.reclaim(limit))
             case scheduler.Tick():
-                return len(store.tick())
+                return ticking.tick(store)
             case scheduler.Cancels():
                 return store.cancels(self.settings.node)
             case scheduler.Left(kinds):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from runtime.edges.lanes import Lanes
-from runtime.model.exits import EXIT_FAILED, Exit
-from runtime.model.jobs import Claim, Ending, Exchanged, Failure, Holder, Progress, Settlement, State, Want
+from runtime.model.exits import EXIT_FAILED, Exit, Progress
+from runtime.model.jobs import Claim, Ending, Exchanged, Failure, Holder, Settlement, State, Want
 from runtime.model.messages import FromWorker, Limits, Ready, ToWorker
 from runtime.rules import budgets, worker
 from runtime.rules.attempts import Glance, Remains
@@ -233,7 +233,7 @@ class Worker(Process):
                 self.world.say(self.name, "claimed", [one.lease for one in answer.claims])
             self._feed(worker.Got(answer.claims, sent_s))
 
-        self.after(STEP_S, "exchange", self._ask, work, answered)
+        self.after(STEP_S, "exchange" if action.limit else "settle", self._ask, work, answered)
 
     def _ask(self, work: Callable[[], Exchanged], answered: Callable[[Exchanged], None]) -> None:
         self.database.send(self, work, answered, lambda: self._feed(worker.Lost(self.world.chance.random())))

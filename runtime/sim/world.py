@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Step = Callable[..., object]
-EVENTS_MAX = 200_000  # a schedule has some thousand; more than this is somebody who spins
+EVENTS_MAX = 50_000  # a schedule has some thousand; more than this is somebody who spins
 
 
 class World:
@@ -26,7 +26,9 @@ class World:
         self.events = 0
         self.faults: Counter[str] = Counter()
         self.trace: list[str] | None = [] if traced else None
-        self.ambushes: dict[str, Callable[[Process], None]] = {}  # faults that wait at a step, by its name
+        self.ambushes: dict[
+            tuple[type[Process], str], Callable[[Process], None]
+        ] = {}  # faults that wait at a step
         self._heap: list[tuple[float, int, Step, tuple[Any, ...]]] = []
         self._pushed = 0
         self._pids = 1000
@@ -80,8 +82,9 @@ class Process:
         if self.stopped:
             self.parked.append((name, step, args))
             return
-        if name in self.world.ambushes:
-            self.world.ambushes.pop(name)(self)
+        ambushes = self.world.ambushes
+        if ambushes and (type(self), name) in ambushes:
+            ambushes.pop((type(self), name))(self)
             self._take(name, step, args)
             return
         step(*args)

@@ -27,7 +27,7 @@ def run(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProce
         [*PROGRAM, *words],
         check=False,
         cwd=cwd,
-        env=inherited | {"PYTHONPATH": str(places.ROOT)} | environment,
+        env=inherited | environment,
         capture_output=True,
         text=True,
         timeout=50,

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from runtime.edges.postgres import PostgresStore
-from runtime.model.jobs import NodeView, WorkerView
+from runtime.model.jobs import NewSchedule, NodeView, WorkerView
 from tests.cli import rows
 from tests.cli.conftest import Tenure
 
@@ -90,7 +90,15 @@ def test_nodes_shows_what_each_process_is_doing(tenure: Tenure, store: PostgresS
 
 
 def test_schedules_shows_what_recurs(tenure: Tenure, store: PostgresStore) -> None:
-    store.schedule("nightly", "cli.plain", "{}", every_s=86400.0)
+    store.schedule(
+        NewSchedule(name="nightly", kind="cli.plain", spec='{"type":"cron","expression":"0 3 * * *"}')
+    )
     [shown] = tenure("schedules", "--json").json
-    assert (shown["name"], shown["kind"], shown["every_s"]) == ("nightly", "cli.plain", 86400.0)
-    assert tenure("schedules").out.splitlines()[1].startswith("nightly\tcli.plain\tdefault\t5\t24h\t")
+    assert (shown["name"], shown["kind"], shown["spec"]["expression"]) == (
+        "nightly",
+        "cli.plain",
+        "0 3 * * *",
+    )
+    line = tenure("schedules").out.splitlines()[1]
+    assert line.startswith("nightly\tcli.plain\tdefault\t0 3 * * * (UTC)\tskip\tcatch_up\tdue\t")
+    assert line.count("03:00 UTC") == 4, "and the first, which is due now"

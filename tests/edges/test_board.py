@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
 
-from runtime.edges.board import ENTRY_HEAD, JOURNAL_BYTES, PAGE, Board, Shown, create_file
+from runtime.edges.board import ENTRY_HEAD, JOURNAL_BYTES, PAGE, PROGRESS_AT, Board, Shown, create_file
 from runtime.model.exits import Progress
 from runtime.model.jobs import Ending, Lease, Settlement, State
 from tests.helpers.waiting import wait_for
 
+SEQUENCE_AT = 4 * 8  # its word on the page
 ID = "01a22cdb-626c-7000-b8d1-a78735c5e6c0"
 
 
@@ -97,7 +99,7 @@ def test_a_torn_report_is_never_seen_while_the_writer_never_rests(board: Board) 
         number = 0
         while True:
             number += 1
-            board.show(Progress(number, number, "abc"[number % 3] * (number % 200)), number)
+            board.show(Progress(number, number, "abc"[number % 3] * 900), number)
 
     with writer(hammer):
         wait_for(lambda: board.read().progress)
@@ -109,11 +111,20 @@ def test_a_torn_report_is_never_seen_while_the_writer_never_rests(board: Board) 
             if progress is None:
                 continue  # the writer was put to sleep in the middle
             assert progress.total == progress.done
-            assert progress.note == "abc"[int(progress.done) % 3] * int(progress.done % 200)
+            assert progress.note == "abc"[int(progress.done) % 3] * 900
             assert progress.done >= last
             last = progress.done
             seen.add(last)
-        assert len(seen) > 100
+        assert len(seen) > 1
+
+
+def test_a_report_that_a_dead_writer_left_half_written_is_not_shown(board: Board) -> None:
+    board.begin(1, 1, 1)
+    board.show(Progress(1, 2, "a" * 100), 1)
+    sequence = int.from_bytes(os.pread(board.fd, 8, SEQUENCE_AT), sys.byteorder)
+    os.pwrite(board.fd, (sequence + 1).to_bytes(8, sys.byteorder), SEQUENCE_AT)
+    os.pwrite(board.fd, b"b" * 20, PROGRESS_AT + 30)
+    assert board.read() == Shown(1, 1, 1, 1, None)
 
 
 def test_a_report_that_was_broken_off_does_not_silence_those_after_it(board: Board) -> None:

@@ -81,7 +81,7 @@ scraps = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(
     jobs=st.lists(st.lists(scraps, max_size=5), max_size=6),
     turns=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), st.integers(0, 30)), max_size=60),
@@ -124,6 +124,7 @@ def test_each_line_belongs_to_its_job_however_the_stream_is_cut(
     assert not found, "nothing is nobody's"
 
 
+@settings(deadline=None)
 @given(
     output=st.lists(st.sampled_from([b"x" * 5000, "ö€𝄞".encode() * 1500, b"\n", b"\xc3"]), max_size=8).map(
         b"".join

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import select
@@ -9,12 +10,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.edges.pipe import FRAME_MAX, HEADER, OUTBOX_MAX, READ_MAX, Frames, Pipe, Tokens
@@ -104,6 +106,7 @@ def test_a_frame_may_be_cut_at_every_byte() -> None:
             assert found + receiver.receive() == messages, f"cut at byte {cut}"
 
 
+@settings(deadline=None)
 @given(
     messages=st.lists(st.builds(Word, st.text()) | st.builds(News, st.integers(0, 2**40), st.binary())),
     cuts=st.lists(st.integers(0, 10**4)),
@@ -137,7 +140,7 @@ def test_the_longest_frame_passes_and_one_byte_more_does_not() -> None:
     [
         b"",
         b"\xc1",
-        b"\x91" * 100_000,  # nested deeper than any decoder goes
+        b"\x83\xa4type\xa4Word\xa4text\xa1x\xa1z" + b"\x91" * 50_000,  # nested deeper than any decoder goes
         msgspec.msgpack.encode({"type": "Stranger"}),
         msgspec.msgpack.encode({"text": "no kind"}),
         msgspec.msgpack.encode({"type": "News", "number": "a text"}),
@@ -147,19 +150,15 @@ def test_the_longest_frame_passes_and_one_byte_more_does_not() -> None:
 )
 def test_what_is_no_message_gives_the_peer_up_and_nothing_after_it_is_trusted(body: bytes) -> None:
     with raw() as (receiver, write_fd):
-        os.set_blocking(write_fd, False)
-        frame = len(body).to_bytes(HEADER, "big") + body
-        os.write(write_fd, frame[:60_000])
-        messages = receiver.receive() if len(frame) > 60_000 else []
-        os.write(write_fd, frame[60_000:])
+        os.write(write_fd, len(body).to_bytes(HEADER, "big") + body)
         with pytest.raises(BadFrame):
             receiver.receive()
         os.write(write_fd, framed(Word("well-formed")))
         with pytest.raises(PeerGone):
             receiver.receive()
-        assert not messages
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_are_messages_or_a_bad_frame(data: bytes) -> None:
     with raw() as (receiver, write_fd):
@@ -181,22 +180,24 @@ def test_the_last_words_of_a_closed_peer_come_before_its_end() -> None:
 
 def test_one_talker_is_read_in_bounded_turns() -> None:
     with raw() as (receiver, write_fd):
-        message = framed(News(1, b"x" * 60_000))
-        stop = threading.Event()
-
-        def talk() -> None:
-            with open(write_fd, "wb", closefd=False) as out:
-                while not stop.is_set():
-                    out.write(message)
-
-        talker = threading.Thread(target=talk, daemon=True)
-        talker.start()
+        fcntl.fcntl(write_fd, fcntl.F_SETPIPE_SZ, 2**20)
+        message = framed(News(1, b"x" * 50_000))
         for _ in range(20):
-            assert len(receiver.receive()) * len(message) <= READ_MAX + 2 * len(message)
-        stop.set()
-        while talker.is_alive():
-            receiver.receive()
-            talker.join(0.001)
+            os.write(write_fd, message)
+        assert len(receiver.receive()) == READ_MAX // len(message)
+
+
+def test_the_end_is_told_after_the_words_that_came_with_it() -> None:
+    near, far = pair()
+    padding = 2**16 - len(framed(News(1, b"x" * 60_000))) + 60_000
+    word = News(1, b"x" * padding)
+    assert len(framed(word)) == 2**16, "one read takes all of it and leaves the end for the next"
+    os.write(far.write_fd, framed(word))
+    far.close()
+    assert near.receive() == [word]
+    with pytest.raises(PeerGone):
+        near.receive()
+    near.close()
 
 
 # -- sending
@@ -287,15 +288,24 @@ def test_a_child_with_a_high_descriptor_number_can_wait_too() -> None:
     there, back = os.pipe(), os.pipe()
     high = os.dup2(there[1], 1500)  # `select` ends at 1023
     os.close(there[1])
-    sender: Pipe[Any2] = Pipe(back[0], high, Any2)
+    full = threading.Semaphore(0)
+
+    class Watched(Pipe[Any2]):
+        def flush(self) -> bool:
+            done = super().flush()
+            full.release()
+            return done
+
+    sender = Watched(back[0], high, Any2)
     receiver: Pipe[Any2] = Pipe(there[0], back[1], Any2)
-    fill(sender)
-    reader = threading.Thread(
-        target=lambda: [receiver.receive() for _ in iter(lambda: sender.is_flushed, True)]
-    )
-    reader.start()
-    sender.send_and_wait(Word("hello"))
-    reader.join()
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(sender.send_and_wait, News(1, b"x" * 100_000))
+        for _ in range(2):  # once at sending, once before it waits
+            full.acquire()
+        found: list[Any2] = []
+        while not found:
+            found = receiver.receive()
+        sent.result(5)
     sender.close()
     receiver.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from runtime.edges.ids import new_id
 from runtime.edges.store import Store
 from runtime.edges.values import REFUSED
-from runtime.model.exits import Certificate, Verdict
+from runtime.model.exits import Certificate, Progress, Verdict
 from runtime.model.jobs import (
     HISTORY_LIMIT,
     Ending,
@@ -18,8 +19,8 @@ from runtime.model.jobs import (
     Holder,
     JobView,
     Lease,
+    NewSchedule,
     NodeView,
-    Progress,
     QueueCount,
     Settlement,
     State,
@@ -666,56 +667,76 @@ def test_the_outlook_tells_what_to_wake_up_for(store: Store, clock: Clock) -> No
 # -- schedules
 
 
-def test_a_schedule_ticks_from_its_last_due_time_without_drift(store: Store, clock: Clock) -> None:
+SPEC = '{"type": "every", "every_s": 60.0}'
+
+
+def new_schedule(name: str = "s", **given: Any) -> NewSchedule:
+    return NewSchedule(**({"name": name, "kind": "noop", "spec": SPEC} | given))
+
+
+def test_of_two_who_see_a_tick_due_one_moves_it_and_pushes_its_job(store: Store, clock: Clock) -> None:
     start = clock.now
-    assert (
-        store.schedule("nightly", "noop", '{"a": 1}', 60, due=start + timedelta(seconds=10), queue="q")
-        is True
-    )
-    assert store.tick() == []
+    due = start + timedelta(seconds=10)
+    assert store.schedule(new_schedule(payload='{"a": 1}', due=due)) is True
+    assert store.overdue() == []
     assert store.outlook(["*"]).next_tick_s == 10
     clock.move(13)
     assert store.outlook(["none"]).next_tick_s == -3
+    [one] = store.overdue()
+    assert (one.due, one.live, one.paused, msgspec.json.decode(one.payload)) == (due, False, False, {"a": 1})
+    following = due + timedelta(seconds=60)
+    first, second = new(due=due, unique="schedule:s"), new(due=due)
 
-    [id] = store.tick()
+    assert store.advance("s", due, following, first) is True
+    assert store.advance("s", due, following, second) is False
 
-    view = status(store, id)
-    assert (view.kind, view.queue, view.unique, view.due) == (
-        "noop",
-        "q",
-        "schedule:nightly",
-        start + timedelta(seconds=10),
-    )
-    assert msgspec.json.decode(view.payload) == {"a": 1}
-    [schedule] = store.schedules()
-    assert schedule.due == start + timedelta(seconds=70)
-    assert store.tick() == []
+    assert status(store, first.id).due == due
+    assert store.status(second.id) is None
+    [one] = store.schedules()
+    assert (one.due, one.last, one.live) == (following, due, True)
+    assert store.overdue() == []
 
 
-def test_a_schedule_whose_run_is_live_waits(store: Store, clock: Clock) -> None:
-    store.schedule("s", "noop", "{}", 10)
-    [first] = store.tick()
-    clock.move(35)
-    assert store.tick() == []
-    assert store.outlook(["*"]).next_tick_s is None, "it waits for the end of its run"
-    [claim] = store.claim(want())
-    assert store.tick() == []
-    store.schedule("s", "other", "{}", 10)
-    assert store.tick() == [], "runs of one schedule never overlap, whatever their kind"
-    store.settle([settlement(claim)])
-    [second] = store.tick()
-    assert first != second
-    assert store.schedules()[0].due == clock.now - timedelta(seconds=15)
+def test_a_tick_may_pass_without_a_job(store: Store, clock: Clock) -> None:
+    store.schedule(new_schedule())
+    [one] = store.overdue()
+    assert store.advance("s", one.due, one.due + timedelta(seconds=60), None)
+    [one] = store.schedules()
+    assert (one.last, one.live, one.due) == (None, False, clock.now + timedelta(seconds=60))
+
+
+def test_a_paused_schedule_is_never_due(store: Store, clock: Clock) -> None:
+    store.schedule(new_schedule())
+    [due] = [one.due for one in store.overdue()]
+    assert store.pause("s")
+    assert store.overdue() == []
+    assert not store.advance("s", due, due + timedelta(seconds=60), None)
+    assert store.outlook(["*"]).next_tick_s is None
+    store.schedule(new_schedule(kind="other"))
+    assert store.schedules()[0].paused, "called again it keeps the state"
+    assert store.pause("s", False)
+    assert [one.name for one in store.overdue()] == ["s"]
+    assert not store.pause("unknown")
 
 
 def test_calling_schedule_again_changes_what_is_given_and_keeps_the_due_time(
     store: Store, clock: Clock
 ) -> None:
-    assert store.schedule("s", "a", "1", 60)
-    assert not store.schedule("s", "b", "2", 30, due=clock.now + timedelta(days=1), queue="q", priority=1)
+    later = clock.now + timedelta(days=1)
+    assert store.schedule(new_schedule(kind="a", payload="1", due=later))
+    sooner = clock.now + timedelta(hours=1)
+    assert not store.schedule(
+        new_schedule(kind="b", payload="2", due=sooner, queue="q", priority=1, missed="drop", overlap="queue")
+    )
     [one] = store.schedules()
-    assert (one.kind, bytes(one.payload), one.every_s, one.queue, one.priority) == ("b", b"2", 30, "q", 1)
-    assert one.due == clock.now
+    assert (one.kind, bytes(one.payload), one.queue, one.priority, one.missed, one.overlap) == (
+        "b", b"2", "q", 1, "drop", "queue",
+    )  # fmt: skip
+    assert one.due == later
+    store.schedule(new_schedule(spec='{"type": "every", "every_s": 30.0}', due=sooner))
+    assert store.schedules()[0].due == sooner, "another rule whose first tick comes sooner"
+    store.schedule(new_schedule(spec=SPEC, due=later))
+    assert store.schedules()[0].due == sooner
     assert store.unschedule("s") is True
     assert store.unschedule("s") is False
     assert store.schedules() == []
@@ -724,9 +745,7 @@ def test_calling_schedule_again_changes_what_is_given_and_keeps_the_due_time(
 @pytest.mark.parametrize(
     "given",
     [
-        {"every_s": 0},
-        {"every_s": float("nan")},
-        {"every_s": float("inf")},
+        {"spec": "{"},
         {"name": ""},
         {"name": "n" * 56},
         {"kind": ""},
@@ -739,19 +758,20 @@ def test_calling_schedule_again_changes_what_is_given_and_keeps_the_due_time(
 )
 def test_a_schedule_that_breaks_a_rule_is_refused(store: Store, given) -> None:
     with pytest.raises(ValueError):
-        store.schedule(**{"name": "s", "kind": "noop", "payload": "{}", "every_s": 1, **given})
+        store.schedule(new_schedule(**given))
     assert store.schedules() == []
 
 
 def test_a_tick_that_was_pushed_once_is_never_pushed_again(store: Store, clock: Clock) -> None:
     due = clock.now
-    store.schedule("s", "noop", "{}", 10, due=due)
-    [id] = store.tick()
-    store.finish(store.claim(want())[0])
-    store.unschedule("s")
-    store.schedule("s", "noop", "{}", 10, due=due)
-    store.tick()
-    assert status(store, id).state is State.DONE
+    job = new(due=due)
+    for _ in range(2):
+        store.schedule(new_schedule(due=due))
+        assert store.advance("s", due, due + timedelta(seconds=60), job)
+        for claim in store.claim(want()):
+            store.finish(claim)
+        store.unschedule("s")
+    assert status(store, job.id).attempt == 1
     assert store.claim(want()) == []
 
 

@@ -17,10 +17,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from runtime.edges.ids import tick_id
 from runtime.edges.memory import MemoryStore
 from runtime.edges.postgres import PostgresStore
-from runtime.model.exits import Certificate, Verdict
-from runtime.model.jobs import Ending, Failure, Holder, Lease, NodeView, Progress, State
+from runtime.model.exits import Certificate, Progress, Verdict
+from runtime.model.jobs import Ending, Failure, Holder, Lease, NewJob, NewSchedule, NodeView, State
 from tests.helpers.jobs import new, settlement, want
 
 DAY_S = 86_400.0
@@ -196,7 +197,12 @@ class Stores(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["s", "t"]), kind=kinds, every_s=st.sampled_from([0.5, 7.0]), queue=queues)
     def schedule(self, name: str, kind: str, every_s: float, queue: str) -> None:
-        self.both("schedule", name, kind, "{}", every_s, queue=queue)
+        spec = f'{{"every_s": {every_s}}}'
+        self.both("schedule", NewSchedule(name=name, kind=kind, spec=spec, queue=queue))
+
+    @rule(name=st.sampled_from(["s", "t"]), paused=st.booleans())
+    def pause(self, name: str, paused: bool) -> None:
+        self.both("pause", name, paused)
 
     @rule(name=st.sampled_from(["s", "t"]))
     def unschedule(self, name: str) -> None:
@@ -204,7 +210,12 @@ class Stores(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def tick(self, limit: int) -> None:
-        self.both("tick", limit)
+        for one in self.both("overdue", limit):
+            following = one.due + timedelta(seconds=limit)
+            job = NewJob(
+                id=tick_id(one.name, one.due), kind=one.kind, due=one.due, unique=f"schedule:{one.name}"
+            )
+            self.both("advance", one.name, one.due, following, None if one.live else job)
 
     @rule(id=st.sampled_from(["n1", "n2"]), pid=st.integers(1, 3))
     def report(self, id: str, pid: int) -> None:

@@ -18,7 +18,9 @@ class Cut:
         query = parse_qs(parts.query)
         self._target = f"{query['host'][0]}/.s.PGSQL.{query['port'][0]}"
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"postgresql://tenure@127.0.0.1:{self._listener.getsockname()[1]}{parts.path}?sslmode=disable"
+        self.url = (
+            f"postgresql://tenure@127.0.0.1:{self._listener.getsockname()[1]}{parts.path}?sslmode=disable"
+        )
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._wake, self._woken = socket.socketpair()

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from runtime.model.exits import EXIT_OK, EXIT_RECYCLED, Exit, Verdict
-from runtime.model.jobs import Ending, Lease, Progress, Settlement, State
+from runtime.model.exits import EXIT_OK, EXIT_RECYCLED, Exit, Progress, Verdict
+from runtime.model.jobs import Ending, Lease, Settlement, State
 from runtime.model.messages import (
     AnythingLeft,
     CancelAsked,

@@ -84,7 +84,7 @@ class Hang(Noted):
             collections.deque(itertools.repeat(None, 10**11), maxlen=0)
         if self.how == "child":
             script = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
-            child = subprocess.Popen([sys.executable, "-c", script])  # noqa: S603
+            child = subprocess.Popen([sys.executable, "-c", script])
             note(ctx, "child", str(child.pid))
             child.wait()
         while True:
@@ -219,7 +219,7 @@ class Untidy(Noted):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-        subprocess.Popen(["sleep", "600"])  # noqa: S607
+        subprocess.Popen(["sleep", "600"])
         return None
 
 
@@ -310,7 +310,9 @@ def tool() -> Iterator[Tool]:
     made = Tool()
     yield made
     with psycopg.connect(os.environ["EFFECTS_URL"], autocommit=True) as conn:
-        conn.execute("insert into effect (what, pid, value) values ('tool closed', %s, %s)", (made.pid, made.uses))
+        conn.execute(
+            "insert into effect (what, pid, value) values ('tool closed', %s, %s)", (made.pid, made.uses)
+        )
 
 
 @job("provided", retry=NO_RETRY)
@@ -348,7 +350,7 @@ class Shell(Job):
     command: str
 
     def run(self, ctx: Context) -> object:
-        return subprocess.run(self.command, shell=True, check=True).returncode  # noqa: S602
+        return subprocess.run(self.command, shell=True, check=True).returncode
 
 
 @job("gasp", retry=NO_RETRY)

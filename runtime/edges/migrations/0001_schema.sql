@@ -114,10 +114,15 @@ create table tenure.schedule (
     payload jsonb not null,
     queue tenure.queue not null,
     priority tenure.priority not null,
-    every_s double precision not null check (every_s between 0.001 and 3153600000),
-    due tenure.moment not null
+    spec jsonb not null,  -- when it is due, as runtime/rules/schedule.py writes it
+    overlap text not null check (overlap in ('skip', 'queue')),
+    missed text not null check (missed in ('drop', 'catch_up')),
+    declared boolean not null,
+    paused boolean not null default false,
+    due tenure.moment not null,
+    last tenure.moment
 );
-create index schedule_due on tenure.schedule (due);
+create index schedule_due on tenure.schedule (due) where not paused;
 
 -- `view` is what the node says of itself, runtime.model.jobs.NodeView.
 create table tenure.node (

@@ -1,0 +1,117 @@
+"""The README is true: its snippets run, its commands, settings and log events are there."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.config import TYPES, load
+from tests.helpers.places import ROOT
+
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+class Project:
+    """A directory as the README tells a newcomer to make it, on a database of its own."""
+
+    def __init__(self, place: Path, url: str) -> None:
+        self._place = place
+        self._url = url
+        handler, self.application, scheduled = blocks("python")
+        (place / "handlers").mkdir()
+        (place / "handlers" / "__init__.py").touch()
+        (place / "handlers" / "primes.py").write_text(handler)
+        (place / "handlers" / "tidy.py").write_text(scheduled)
+
+    def __call__(self, *words: str) -> str:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
+        return subprocess.run(
+            [sys.executable, *words],
+            check=True,
+            cwd=self._place,
+            env=inherited | {"TENURE_DATABASE_URL": self._url, "PYTHONPATH": f"{self._place}:{ROOT}"},
+            capture_output=True,
+            text=True,
+            timeout=50,
+        ).stdout
+
+
+@pytest.fixture
+def project(place: Path, schema_dsn: str) -> Project:
+    return Project(place, schema_dsn)
+
+
+def test_the_commands_of_the_start_work_in_a_new_directory(project: Project) -> None:
+    commands = re.findall(r"^tenure (.*?) +#", blocks("sh")[1], re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["run", "push", "status"]
+    kind, payload = re.fullmatch(r"push (\w+) '(.*)'", commands[1]).groups()  # type: ignore[union-attr]
+    id = project("-m", "runtime", "push", kind, payload).strip()
+    project("-m", "runtime", "run", "--until-idle")
+    assert "78498" in project("-m", "runtime", "status", id)
+    assert "done" in project("-m", "runtime", "status")
+    assert "0 3 * * *" in project("-m", "runtime", "schedules")
+
+
+def test_the_application_gets_its_result(project: Project) -> None:
+    """The service ends when nothing is left, so what the application waits for is pushed before it starts."""
+    waits = "    print(queue.result(id, timeout=60))  # 168\n"
+    assert waits in project.application
+    id = project("-c", project.application.replace(waits, "    print(id)\n")).strip()
+    project("-m", "runtime", "run", "--until-idle")
+    shown = project("-m", "runtime", "jobs", "--json")
+    assert shown.count('"state":"done"') == 4
+    assert project("-c", f"from runtime import Queue; print(Queue().result({id!r}, timeout=60))") == "168\n"
+
+
+def test_sql_of_any_language_pushes(project: Project) -> None:
+    [statement] = re.findall(r"`(select tenure\.push.*?)`", README)
+    run = f"import os, psycopg\nwith psycopg.connect(os.environ['TENURE_DATABASE_URL']) as c: c.execute({statement!r})"
+    project("-c", run)
+    assert '"kind":"primes"' in project("-m", "runtime", "jobs", "--json")
+
+
+def test_the_settings_are_accepted(place: Path) -> None:
+    for number, text in enumerate(blocks("toml")):
+        path = place / f"{number}.toml"
+        path.write_text(text)
+        assert load(path, {}, place).path == path
+    for variable in re.findall(r"`(TENURE_\w+__\w+)=(\w+)`", README):
+        assert load(None, dict([variable]), place)
+    named = set(re.findall(r"`(lease|worker|service|database)\.([a-z_]+)`", README))
+    assert {".".join(each) for each in named} - logged() <= set(TYPES)
+
+
+def logged() -> set[str]:
+    """Every event that the service may log."""
+    found = set()
+    for path in (ROOT / "runtime").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call) or len(node.args) < 2:
+                continue
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            name = node.args[1]
+            if called in ("event", "Log") and isinstance(name, ast.Constant) and isinstance(name.value, str):
+                found.add(name.value)
+    return found
+
+
+def test_every_event_of_the_log_is_named() -> None:
+    section = README.partition("The log goes to")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z]+\.[a-z_]+)`", section)) == logged()
+
+
+def test_the_scripts_and_files_that_it_names_are_there() -> None:
+    for name in re.findall(r"\./(scripts/\w+)", README):
+        assert os.access(ROOT / name, os.X_OK)
+    for name in re.findall(r"\]\((.*?)\)", README):
+        assert (ROOT / name).exists()
