@@ -1,11 +1,12 @@
 """Tenure: CPU-heavy Python jobs in isolated, supervised processes, durably, on PostgreSQL.
 
 These are the public names; everything else may change. Importing this is cheap and touches no database, since
-every worker does it: `Queue` is imported when it is first asked for.
+every worker does it: `Queue` and `AsyncQueue` are imported when they are first asked for.
 
 To define a job: `job`, `Job`, `Retry`, `NO_RETRY`, `fixed`, `exponential`, and `cron` or `every`
 for one that runs by the clock. In its `run`: `Context`, and to raise
-`Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over; `provider` makes what it asks for. In an application: `Queue`, and `errors`.
+`Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over; `provider` makes what it asks for.
+In an application: `Queue`, or `AsyncQueue` beside an event loop, and `errors`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from runtime.rules.schedule import cron, every
 
 if TYPE_CHECKING:
     from runtime.queue import Queue
+    from runtime.queue_async import AsyncQueue
 
 __version__ = "0.1.0"  # as in pyproject.toml
 
 __all__ = [
     "NO_RETRY",
+    "AsyncQueue",
     "Cancel",
     "Context",
     "Job",
@@ -45,9 +48,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`Queue`, which brings in psycopg."""
+    """`Queue` and `AsyncQueue`, which bring in psycopg."""
     if name == "Queue":
         from runtime.queue import Queue  # noqa: PLC0415 - not before it is needed
 
         return Queue
+    if name == "AsyncQueue":
+        from runtime.queue_async import AsyncQueue  # noqa: PLC0415 - not before it is needed
+
+        return AsyncQueue
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

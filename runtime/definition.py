@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_origin, get_type_hints
 
 import msgspec
@@ -203,6 +204,26 @@ class Definition:
         except _UNENCODABLE as cause:
             raise PayloadInvalid(self.kind, f"result: {_plainly(cause)}") from cause
         return self._storable(value, data, "result")
+
+    def decode_result(self, result: msgspec.Raw) -> Any:
+        """What a handler returned, as the type that its `run` says it returns; plain data where it says none.
+
+        Raises:
+            PayloadInvalid: it is not of that type; the problem begins with "result".
+        """
+        try:
+            return msgspec.json.decode(result, type=self._result_type())
+        except msgspec.ValidationError as cause:
+            raise PayloadInvalid(self.kind, f"result: {_named(str(cause))}") from cause
+
+    def _result_type(self) -> Any:
+        """The return annotation of `run`; Any for one that is not known here, or that JSON has no way to."""
+        said = SimpleNamespace(__annotations__={"return": self.cls.run.__annotations__.get("return", Any)})
+        try:
+            hint = get_type_hints(said, globalns=self.cls.run.__globals__)["return"]
+            return hint if _uncarried(types.type_info(hint), set()) is None else Any
+        except (NameError, TypeError, AttributeError):
+            return Any
 
     def _storable(self, value: object, data: bytes, path: str = "") -> str:
         """The text of `data`, unless jsonb could not hold it or msgspec has written a null for a NaN."""

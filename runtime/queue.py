@@ -21,16 +21,35 @@ import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from runtime.actors.ticking import job_of
 from runtime.config import Config, DatabaseConfig, load
 from runtime.config import check as check_config
 from runtime.definition import LONGEST_S, Definition, Job
+from runtime.edges.callers import plain_connection
 from runtime.edges.embedded import Embedded
 from runtime.edges.ids import canonical, new_id
 from runtime.edges.postgres import PostgresStore
-from runtime.errors import ConfigError, JobFailed, StoreUnavailable
-from runtime.model.jobs import PRIORITIES, QUEUE_BYTES, UNIQUE_BYTES, Counts, JobView, NewJob, State
+from runtime.edges.store import Store
+from runtime.errors import ConfigError, JobFailed, SchemaOutdated, StoreUnavailable
+from runtime.model.jobs import (
+    PRIORITIES,
+    QUEUE_BYTES,
+    UNIQUE_BYTES,
+    Counts,
+    JobView,
+    Missed,
+    NewJob,
+    NewSchedule,
+    Overlap,
+    ScheduleView,
+    State,
+    Stats,
+)
 from runtime.providers import provide_ours
 from runtime.registry import DEFINED
+from runtime.rules.nodes import is_lost, is_ready, unserved
+from runtime.rules.schedule import Schedule
+from runtime.rules.windows import Windows
 
 ENDED = (State.DONE, State.DEAD, State.CANCELLED)
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)  # between these two a job may be due: what every client can read
@@ -74,6 +93,8 @@ class Queue:
         self._free: list[PostgresStore] = []
         self._url: str | None = None
         self._undo = ExitStack()
+        self._windows = Windows()
+        self._windows_lock = threading.Lock()
 
     def push(
         self,
@@ -84,8 +105,11 @@ class Queue:
         priority: int | None = None,
         queue: str | None = None,
         unique: str | None = None,
+        or_existing: bool = False,
+        replace: bool = False,
+        within: float | None = None,
         id: str | None = None,
-        conn: psycopg.Connection[Any] | None = None,
+        conn: object = None,
     ) -> str | None:
         """Queue a job; its id, or None when a job of this kind with this `unique` is queued or running.
 
@@ -95,14 +119,24 @@ class Queue:
             priority: 0, the most urgent, to 9; None: as the kind says.
             queue: None: as the kind says.
             unique: at most 64 bytes.
+            or_existing: when `unique` is taken, answer with the id of the job that has it.
+            replace: when `unique` is taken by a job that is still queued, give it the due time, queue, priority and
+                payload of this one, and answer with its id; None when that job is running.
+            within: seconds for which this Queue remembers the kind and `unique`: another push of them meanwhile is
+                None, whatever else it asks for, and does not reach the database. Only `unique` keeps a promise;
+                this spares it work.
             id: a UUID; pushing an id again, for instance after a lost reply, adds nothing.
-            conn: a connection in whose transaction the job is queued, so that it commits with your rows or not.
+            conn: a connection in whose transaction the job is queued, so that it commits with your rows or not:
+                psycopg's own, or a connection or session of SQLAlchemy, or a connection of Django, over psycopg 3.
 
         Raises:
             PayloadInvalid: names the field.
             ValueError: names the argument.
             StoreUnavailable: the same call may be made again, with an `id` of yours so that it adds one job.
         """
+        check_taken(unique, or_existing=or_existing, replace=replace, within=within)
+        if within is not None and conn is not None:
+            raise ValueError("within cannot be given with conn: what it remembers would outlive a rollback")
         new = new_job(
             DEFINED.definition_of(job),
             job,
@@ -114,17 +148,22 @@ class Queue:
             id=id,
         )
         if conn is not None:
-            if not isinstance(conn, psycopg.Connection):
-                raise TypeError(f"conn must be a connection of psycopg 3, got {type(conn).__qualname__}")
-            return PostgresStore.over(conn).push([new])[0]
-        with self._store() as store:
-            return store.push([new])[0]
+            over = PostgresStore.over(plain_connection(conn))
+            return push_one(over, new, or_existing=or_existing, replace=replace)
+        with self._window(new, within) as is_open:
+            if not is_open:
+                return None
+            with self._store() as store:
+                return push_one(store, new, or_existing=or_existing, replace=replace)
 
-    def push_many(self, jobs: Iterable[Job]) -> list[str]:
-        """Queue jobs in one transaction, all or none; their ids in order. Errors as of `push`."""
+    def push_many(self, jobs: Iterable[Job], *, conn: object = None) -> list[str]:
+        """Queue jobs in one transaction, all or none; their ids in order. `conn` and errors as of `push`."""
         new = [new_job(DEFINED.definition_of(job), job) for job in jobs]
-        with self._store() as store:
-            store.push(new)
+        if conn is not None:
+            PostgresStore.over(plain_connection(conn)).push(new)
+        else:
+            with self._store() as store:
+                store.push(new)
         return [each.id for each in new]
 
     def cancel(self, id: str) -> bool:
@@ -137,14 +176,121 @@ class Queue:
         with self._store() as store:
             return store.retry(id)
 
+    def retry_all(self, kind: str) -> int:
+        """`retry` for every job of a kind that is dead now; how many were queued again.
+
+        It is done in batches. When it ends in the middle, what it has queued stays, and the same call goes on.
+        """
+        with self._store() as store:
+            return store.retry_all(kind)
+
+    def reschedule(self, id: str, *, after: float | None = None, at: datetime | None = None) -> bool:
+        """Let a queued job be due so many seconds from now, or at an aware time; False: it is not queued.
+
+        Raises:
+            ValueError: neither is given, or both, or one is wrong.
+        """
+        check_due(after, at)
+        if after is None and at is None:
+            raise ValueError("give after or at: when the job is to be due")
+        with self._store() as store:
+            return store.reschedule(id, at, 0.0 if after is None else float(after))
+
+    def delete(self, id: str) -> bool:
+        """Take out a job that is queued or has ended, with all that is known of it; False: it is running, or unknown.
+
+        Nobody remembers its id: pushed again, it is a new job.
+        """
+        with self._store() as store:
+            return store.delete(id)
+
     def status(self, id: str) -> JobView | None:
         """One job whole; None: unknown, not committed yet, or no longer kept."""
         with self._store() as store:
             return store.status(id)
 
+    def schedule(
+        self,
+        name: str,
+        job: Job,
+        when: Schedule,
+        *,
+        overlap: Overlap,
+        missed: Missed,
+        priority: int | None = None,
+        queue: str | None = None,
+    ) -> bool:
+        """Run a job by the clock from now on; True when there was no schedule of that name.
+
+        It stays until `unschedule`, whatever becomes of the code. Called again it changes what is given, and keeps
+        the next due time and whether it is paused.
+
+        Args:
+            name: at most 55 bytes.
+            when: `cron("0 3 * * *", zone="Europe/Berlin")` or `every("10m")`.
+            overlap: "skip": a tick while the last run is on does not happen; "queue": it waits in line.
+            missed: "drop" or "catch_up": ticks whose time has passed do not run, or run once for all.
+
+        Raises:
+            PayloadInvalid, ValueError: as for `push`.
+        """
+        new = new_job(DEFINED.definition_of(job), job, priority=priority, queue=queue)
+        with self._store() as store:
+            return store.schedule(
+                NewSchedule(
+                    name=name,
+                    kind=new.kind,
+                    spec=msgspec.json.encode(when).decode(),
+                    payload=new.payload,
+                    queue=new.queue,
+                    priority=new.priority,
+                    overlap=overlap,
+                    missed=missed,
+                    due=when.next(store.now()),
+                )
+            )
+
+    def unschedule(self, name: str) -> bool:
+        """Take a schedule out; what it has pushed stays. False: no such schedule."""
+        with self._store() as store:
+            return store.unschedule(name)
+
+    def pause(self, name: str) -> bool:
+        """Let a schedule push nothing until `resume`; False: no such schedule."""
+        with self._store() as store:
+            return store.pause(name)
+
+    def resume(self, name: str) -> bool:
+        """End a pause: what was missed in it is dropped or caught up, as the schedule says."""
+        with self._store() as store:
+            return store.pause(name, False)
+
+    def schedules(self) -> list[ScheduleView]:
+        with self._store() as store:
+            return store.schedules()
+
+    def run_now(self, name: str) -> str | None:
+        """Push the job of a schedule now, its ticks aside; None: no such schedule, or its last run is on."""
+        with self._store() as store:
+            return push_now(store, name)
+
     def counts(self) -> Counts:
         with self._store() as store:
             return store.counts()
+
+    def stats(self) -> Stats:
+        """How many jobs are in each state, wait in each queue and since when; which of them no node serves."""
+        with self._store() as store:
+            return stats_of(store)
+
+    def ready(self) -> bool:
+        """Whether a job that is pushed now would run: there is the database, and a node with a living worker."""
+        try:
+            with self._store() as store:
+                now = store.now()
+                return any(is_ready(node) and not is_lost(node, now) for node in store.nodes())
+        except (StoreUnavailable, SchemaOutdated):
+            return False
 
     def wait(self, id: str, timeout: float) -> JobView:
         """The job once it is done, dead or cancelled.
@@ -162,28 +308,25 @@ class Queue:
         deadline_s = time.monotonic() + timeout
         pause_s = LOOK_AFTER_S
         while True:
-            job = self.status(id)
-            if job is None:
-                raise LookupError(f"no job {id}")
-            if job.state in ENDED:
-                return job
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                raise TimeoutError(f"job {id} is still {job.state} after {timeout:g} s")
+            job = ended(id, self.status(id), timeout, left_s)
+            if job is not None:
+                return job
             self._closed.wait(min(pause_s, left_s))  # `close` ends the pause
             pause_s = min(pause_s * LOOK_FACTOR, LOOK_AFTER_S_MAX)
 
     def result(self, id: str, timeout: float) -> Any:
-        """What the handler returned, as plain JSON data, once the job is done.
+        """What the handler returned, once the job is done.
+
+        It is of the type that the kind's `run` says it returns, when this program defines the kind; else, and where
+        it says none or Any, it is plain JSON data.
 
         Raises:
             JobFailed: it is dead or cancelled.
+            PayloadInvalid: it is not of that type.
             LookupError, TimeoutError: as of `wait`.
         """
-        job = self.wait(id, timeout)
-        if job.state is not State.DONE:
-            raise JobFailed(job)
-        return None if job.result is None else msgspec.json.decode(job.result)
+        return result_of(self.wait(id, timeout))
 
     def close(self) -> None:
         """Close the connections, and leave the embedded database. Calls under way are waited for.
@@ -210,6 +353,26 @@ class Queue:
         self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @contextmanager
+    def _window(self, new: NewJob, within: float | None) -> Iterator[bool]:
+        """Whether a push may go on; when it fails, the next one may."""
+        self._check_usable()
+        if within is None or new.unique is None:
+            yield True
+            return
+        key = (new.kind, new.unique)
+        with self._windows_lock:
+            entered = self._windows.enter(key, within, time.monotonic())
+        if not entered:
+            yield False
+            return
+        try:
+            yield True
+        except BaseException:
+            with self._windows_lock:
+                self._windows.leave(key)
+            raise
 
     @contextmanager
     def _store(self) -> Iterator[PostgresStore]:
@@ -273,12 +436,7 @@ def new_job(
         PayloadInvalid: names the field.
         ValueError: names the argument.
     """
-    if after is not None and at is not None:
-        raise ValueError("give after or at, not both")
-    if after is not None and not _is_delay(after):
-        raise ValueError(f"after must be a number of seconds from 0 to ten years, got {after!r}")
-    if at is not None:
-        _check_moment(at)
+    check_due(after, at)
     if priority is not None and (type(priority) is not int or not 0 <= priority < PRIORITIES):
         raise ValueError(f"priority must be a whole number from 0 to {PRIORITIES - 1}, got {priority!r}")
     if queue is not None:
@@ -297,6 +455,91 @@ def new_job(
         due=at,
         delay_s=0.0 if after is None else float(after),
         unique=unique,
+    )
+
+
+def check_due(after: float | None, at: datetime | None) -> None:
+    """Refuse what cannot be a due time.
+
+    Raises:
+        ValueError: names the argument.
+    """
+    if after is not None and at is not None:
+        raise ValueError("give after or at, not both")
+    if after is not None and not _is_delay(after):
+        raise ValueError(f"after must be a number of seconds from 0 to ten years, got {after!r}")
+    if at is not None:
+        _check_moment(at)
+
+
+def check_taken(unique: str | None, *, or_existing: bool, replace: bool, within: float | None) -> None:
+    """Refuse what means nothing without a unique key, or contradicts itself.
+
+    Raises:
+        ValueError: names the argument.
+    """
+    for name, given in (("or_existing", or_existing), ("replace", replace), ("within", within is not None)):
+        if given and unique is None:
+            raise ValueError(f"{name} needs unique: the key that it is about")
+    if or_existing and replace:
+        raise ValueError("give or_existing or replace, not both")
+    if within is not None and (not _is_delay(within) or within == 0):
+        raise ValueError(f"within must be a number of seconds above 0, got {within!r}")
+
+
+def push_one(store: Store, new: NewJob, *, or_existing: bool, replace: bool) -> str | None:
+    """Push a job; its id, or what is asked for when its unique key is taken."""
+    if or_existing or replace:
+        return store.push_unique(new, replace=replace)
+    return store.push([new])[0]
+
+
+def ended(id: str, job: JobView | None, timeout: float, left_s: float) -> JobView | None:
+    """The job that is waited for, when it has ended; None: look again.
+
+    Raises:
+        LookupError: the id is unknown.
+        TimeoutError: it has not ended, and nothing is left of the timeout.
+    """
+    if job is None:
+        raise LookupError(f"no job {id}")
+    if job.state in ENDED:
+        return job
+    if left_s <= 0:
+        raise TimeoutError(f"job {id} is still {job.state} after {timeout:g} s")
+    return None
+
+
+def result_of(job: JobView) -> Any:
+    """The result of a job that has ended, as `Queue.result` says."""
+    if job.state is not State.DONE:
+        raise JobFailed(job)
+    if job.result is None:
+        return None
+    if job.kind in DEFINED.kinds:
+        return DEFINED.get(job.kind).decode_result(job.result)
+    return msgspec.json.decode(job.result)
+
+
+def push_now(store: Store, name: str) -> str | None:
+    """As `Queue.run_now`."""
+    found = next((one for one in store.schedules() if one.name == name), None)
+    return None if found is None else store.push([job_of(found, store.now(), new_id())])[0]
+
+
+def stats_of(store: Store) -> Stats:
+    """How things stand in a store."""
+    counts, nodes, now = store.counts(), store.nodes(), store.now()
+    living = [node for node in nodes if not is_lost(node, now)]
+    dues = [one.oldest_due for one in counts.queues if one.oldest_due is not None]
+    return Stats(
+        now=now,
+        states=counts.states,
+        queues=counts.queues,
+        oldest_s=(now - min(dues)).total_seconds() if dues else None,
+        unserved=unserved(counts.queues, nodes, now),
+        nodes=len(living),
+        ready=any(map(is_ready, living)),
     )
 
 

@@ -40,10 +40,11 @@ from runtime.model.exits import EXIT_OK, Certificate, Progress, Verdict
 from runtime.model.jobs import Claim, Counts, Ending, Holder, JobView, Lease, Settlement, State, Want
 from runtime.model.messages import FromChild, Held, Limits
 from runtime.providers import Provided
-from runtime.queue import new_job
+from runtime.queue import check_due, check_taken, new_job, push_one, result_of
 from runtime.registry import DEFINED, Registry
 from runtime.rules import budgets
 from runtime.rules.attempts import Glance, Intent, Remains, settle_dead
+from runtime.rules.windows import Windows
 
 DEFAULT_TIMEOUT_S = 60.0  # of kinds that set none, in isolated attempts
 KILL_AFTER_S = 1.0
@@ -52,7 +53,7 @@ POINTS_MAX = 10_000  # kill points of one handler
 
 
 class LocalQueue:
-    """A queue for one test. `push`, `cancel`, `retry`, `status` and `counts` are those of `runtime.Queue`.
+    """A queue for one test. Its verbs are those of `runtime.Queue`.
 
     Args:
         now: where its clock stands, an aware time; None: the time when it is made. Only the test moves it.
@@ -78,19 +79,46 @@ class LocalQueue:
         self._isolated = isolated
         self._provided = Provided(Config(), provided or {})
         self._holder = Holder("local", 1, os.getpid())
+        self._windows = Windows()
 
     def clock(self) -> datetime:
         """Where the clock stands."""
         return self.now
 
-    def push(self, job: Job, **options: Any) -> str | None:
-        return self._store.push([new_job(DEFINED.definition_of(job), job, **options)])[0]
+    def push(
+        self,
+        job: Job,
+        *,
+        unique: str | None = None,
+        or_existing: bool = False,
+        replace: bool = False,
+        within: float | None = None,
+        **options: Any,
+    ) -> str | None:
+        check_taken(unique, or_existing=or_existing, replace=replace, within=within)
+        new = new_job(DEFINED.definition_of(job), job, unique=unique, **options)
+        key, now_s = (new.kind, unique or ""), self.now.timestamp()
+        if within is not None and not self._windows.enter(key, within, now_s):
+            return None
+        return push_one(self._store, new, or_existing=or_existing, replace=replace)
 
     def cancel(self, id: str) -> bool:
         return self._store.cancel(id) is not None
 
     def retry(self, id: str) -> bool:
         return self._store.retry(id)
+
+    def retry_all(self, kind: str) -> int:
+        return self._store.retry_all(kind)
+
+    def reschedule(self, id: str, *, after: float | None = None, at: datetime | None = None) -> bool:
+        check_due(after, at)
+        if after is None and at is None:
+            raise ValueError("give after or at: when the job is to be due")
+        return self._store.reschedule(id, at, 0.0 if after is None else float(after))
+
+    def delete(self, id: str) -> bool:
+        return self._store.delete(id)
 
     def status(self, id: str) -> JobView | None:
         return self._store.status(id)
@@ -99,7 +127,7 @@ class LocalQueue:
         return self._store.counts()
 
     def result(self, id: str) -> Any:
-        """What the handler returned, as JSON carries it.
+        """What the handler returned, as JSON carries it, of the type that its `run` says it returns.
 
         Raises:
             AssertionError: the job is not done; the text says what it is, and what it failed with.
@@ -108,7 +136,7 @@ class LocalQueue:
         assert view is not None, f"no job {id}"
         last = view.attempts[-1] if view.attempts else None
         assert view.state is State.DONE, f"{view.kind} is {view.state}: {last}"
-        return msgspec.json.decode(view.result) if view.result is not None else None
+        return result_of(view)
 
     def seed(self) -> None:
         """Make the schedules that are declared with handlers, as a service does at its start: first due after now."""

@@ -224,7 +224,7 @@ class Service:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=False,  # a terminal's Ctrl-C is for us alone
+                start_new_session=True,  # a terminal's Ctrl-C is for us alone
                 pass_fds=[self._mark],
             )
 

@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 from handlers.compress import Compressed, File
+from runtime.config import load
 from runtime.edges.embedded import living_pid
 from runtime.model.jobs import JobView, State
+from runtime.queue import opened
 from tests.helpers.places import ROOT
 from tests.helpers.service import Service, children, is_alive
 from tests.helpers.waiting import wait_for
@@ -109,6 +111,12 @@ def watched(place: Path, *words: str) -> str:
         return playing.said
 
 
+def states(place: Path) -> set[State]:
+    """The states that jobs of the demonstration are in."""
+    with opened(load(place / "demo" / "tenure.toml", {}, place)) as store:
+        return {job.state for job in store.jobs(limit=100)}
+
+
 def test_it_kills_a_worker_loses_no_file_and_does_so_again(place: Path, tree: Path) -> None:
     for _ in range(2):
         said = watched(place, str(tree))
@@ -121,10 +129,6 @@ def test_it_kills_a_worker_loses_no_file_and_does_so_again(place: Path, tree: Pa
         assert "verified: every file was answered for once" in said
         assert "\x1b" not in said
         assert len(said.splitlines()) < 25
-
-
-def test_the_command_that_it_names_shows_the_killed_job(place: Path, tree: Path) -> None:
-    said = watched(place, str(tree))
     [command] = re.findall(r"to look at a job: (.*)\n", said)
     shown = subprocess.run(command.split(), check=True, cwd=place, capture_output=True, text=True, timeout=40)
     assert "attempt 1 crashed" in shown.stdout
@@ -150,7 +154,8 @@ def test_the_service_of_a_killed_run_is_waited_for(place: Path, tree: Path) -> N
         playing.process.wait(20)
         said = watched(place, str(tree))
         assert "attempts  10: 9 first ones, 1 more for crashes" in said
-        wait_for(lambda: {pid for pid in family if is_alive(pid)}, lambda left: not left)
+        assert not {pid for pid in family if is_alive(pid)}
+        assert State.CANCELLED in states(place), "what the killed run had left"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -163,6 +168,7 @@ def test_it_stops_cleanly_when_interrupted(place: Path, tree: Path, signum: int)
         assert "Traceback" not in playing.said
     assert not {pid for pid in family if is_alive(pid)}
     assert not living_pid(place / "demo" / "postgres")
+    assert states(place) == {State.DONE, State.CANCELLED}
 
 
 def test_two_at_once_are_refused(place: Path, tree: Path) -> None:

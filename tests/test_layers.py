@@ -12,7 +12,7 @@ MODULES = sorted((ROOT / "runtime").rglob("*.py"))
 MODEL = {"errors", "model"}
 SETTINGS = MODEL | {"rules", "edges", "config", "definition", "providers", "registry"}
 ACTORS = SETTINGS | {"actors"}
-USE = ACTORS | {"queue", "testing", "sim"}
+USE = ACTORS | {"queue", "queue_async", "testing", "sim"}
 LAYERS = {  # layer: what of this package it may import
     "errors": set(),
     "model": MODEL,
@@ -24,6 +24,7 @@ LAYERS = {  # layer: what of this package it may import
     "registry": SETTINGS,
     "actors": ACTORS,
     "queue": USE,
+    "queue_async": USE,
     "testing": USE,
     "sim": USE,
     "cli": USE | {"cli"},

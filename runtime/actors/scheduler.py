@@ -19,6 +19,7 @@ from runtime.edges import clock, log
 from runtime.edges.pipe import Pipe
 from runtime.edges.postgres import PostgresStore
 from runtime.edges.processes import Ends
+from runtime.edges.store import Store
 from runtime.errors import SchemaOutdated, StoreUnavailable
 from runtime.model.exits import EXIT_FAILED
 from runtime.model.messages import (
@@ -34,6 +35,7 @@ from runtime.model.messages import (
     Unready,
 )
 from runtime.rules import scheduler as rules
+from runtime.rules.nodes import unserved
 
 NODE_SEEN_S = 120.0  # a node not seen for so long is taken out of the list
 
@@ -129,11 +131,28 @@ def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:
             store.progress(entries)
         case Report(node=node):
             store.report(node)
+        case rules.Unserved():
+            _warn_of_unserved(store)
         case rules.Prune():
             store.prune(config.retention.finished, NODE_SEEN_S)
         case rules.Forget():
             store.forget(spec.node)
     return None
+
+
+def _warn_of_unserved(store: Store) -> None:
+    """One line a kind."""
+    kinds: dict[str, list[str]] = {}
+    for one in unserved(store.waiting(), store.nodes(), store.now()):
+        kinds.setdefault(one.kind, []).append(one.queue)
+    for kind, queues in kinds.items():
+        log.event(
+            "warning",
+            "kind.unserved",
+            kind=kind,
+            queues=queues,
+            reason="jobs are due that no node serves; start one that knows the kind and takes the queue",
+        )
 
 
 def _record(store: PostgresStore, record: Record) -> None:

@@ -18,6 +18,7 @@ from typing import Annotated, TextIO
 import typer
 
 from runtime.cli import jobs, output, service, state
+from runtime.cli.schedules import schedules
 from runtime.errors import ConfigError, DefinitionError, Error, PayloadInvalid, UnknownKind
 from runtime.model.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
@@ -74,13 +75,15 @@ def _app() -> typer.Typer:
         jobs.jobs,
         jobs.cancel,
         jobs.retry,
+        jobs.reschedule,
+        jobs.delete,
         jobs.dead,
         state.nodes,
-        state.schedules,
         service.migrate,
         service.check,
     ):
         app.command()(command)
+    app.add_typer(schedules)
     return app
 
 

@@ -1,10 +1,11 @@
-"""Commands about single jobs: push one, list them, cancel and retry them."""
+"""Commands about single jobs: push one, list them, cancel, retry, reschedule and delete them."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,18 +19,20 @@ if TYPE_CHECKING:
     from runtime.config import Config
     from runtime.registry import Registry
 
+After = Annotated[
+    str | None, typer.Option(metavar="DURATION", help='Due so long from now, such as "10s" or "1h30m".')
+]
+At = Annotated[
+    str | None, typer.Option(metavar="TIME", help='Due then, such as "2030-01-31T08:00:00+01:00".')
+]
 LISTED = ("id", "kind", "queue", "state", "attempt", "due", "finished")
 
 
 def push(
     kind: Annotated[str, typer.Argument(metavar="KIND", show_default=False)],
     payload: Annotated[str, typer.Argument(metavar="JSON", help="Its fields.")] = "{}",
-    after: Annotated[
-        str | None, typer.Option(metavar="DURATION", help='Due so long from now, such as "10s" or "1h30m".')
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help='Due then, such as "2030-01-31T08:00:00+01:00".')
-    ] = None,
+    after: After = None,
+    at: At = None,
     unique: Annotated[
         str | None, typer.Option(metavar="KEY", help="Refused while such a job is queued or running.")
     ] = None,
@@ -132,8 +135,20 @@ def cancel(id: JobId, json: Json = False, config: ConfigPath = None) -> int:
     return EXIT_OK
 
 
-def retry(id: JobId, json: Json = False, config: ConfigPath = None) -> int:
-    """Queue a dead job again, from attempt 1."""
+def retry(
+    id: Annotated[str | None, typer.Argument(metavar="[ID]", show_default=False)] = None,
+    all: Annotated[bool, typer.Option("--all", help="All dead jobs of the kind.")] = False,
+    kind: Kind = None,
+    json: Json = False,
+    config: ConfigPath = None,
+) -> int:
+    """Queue a dead job again, from attempt 1; or with `--all --kind KIND` all of a kind."""
+    if all:
+        if kind is None or id is not None:
+            raise WrongUse("--all goes with --kind KIND, and with no id")
+        return _retry_all(kind, config, json=json)
+    if id is None or kind is not None:
+        raise WrongUse("write an id, or --all --kind KIND")
     found = settings(config)
     from runtime.queue import opened
 
@@ -147,6 +162,68 @@ def retry(id: JobId, json: Json = False, config: ConfigPath = None) -> int:
     if not queued:
         output.complain(text)
         return EXIT_FAILED
+    return EXIT_OK
+
+
+def reschedule(
+    id: JobId,
+    after: After = None,
+    at: At = None,
+    json: Json = False,
+    config: ConfigPath = None,
+) -> int:
+    """Let a queued job be due at another time."""
+    found = settings(config)
+    after_s, due = _duration(after), _time(at)
+    if after_s is None and due is None:
+        raise WrongUse("write --after DURATION or --at TIME")
+    from runtime.queue import check_due, opened
+
+    try:
+        check_due(after_s, due)
+    except ValueError as problem:
+        raise WrongUse(str(problem)) from problem
+    with opened(found) as store:
+        moved = store.reschedule(id, due, after_s or 0.0)
+        job = store.status(id)
+    if json:
+        output.as_json({"id": id, "due": job.due if moved and job else None})
+    elif moved and job is not None:
+        output.line(f"due {output.moment(job.due)}")
+    if not moved:
+        output.complain(_not_so(job, id, "queued"))
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def delete(id: JobId, json: Json = False, config: ConfigPath = None) -> int:
+    """Take out a job that is queued or has ended, with all that is known of it."""
+    found = settings(config)
+    from runtime.queue import opened
+
+    with opened(found) as store:
+        deleted = store.delete(id)
+        text = "" if deleted else _not_so(store.status(id), id, "queued or ended")
+    if json:
+        output.as_json({"id": id, "deleted": deleted})
+    elif deleted:
+        output.line("deleted")
+    if not deleted:
+        output.complain(text)
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _retry_all(kind: str, config: Path | None, *, json: bool) -> int:
+    found = settings(config)
+    from runtime.queue import opened
+
+    with opened(found) as store:
+        queued = store.retry_all(kind)
+    if json:
+        output.as_json({"kind": kind, "queued": queued})
+    else:
+        output.line(f"{queued} queued")
     return EXIT_OK
 
 

@@ -12,10 +12,10 @@ import typer
 
 from runtime.cli import output
 from runtime.cli.settings import ConfigPath, Json, settings, shown
-from runtime.cli.state import is_lost
 from runtime.errors import ConfigError, Error
 from runtime.model.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from runtime.model.units import format_duration
+from runtime.rules.nodes import is_lost
 
 if TYPE_CHECKING:
     from runtime.config import Config

@@ -136,28 +136,73 @@ class MemoryStore:
     # -- for applications and people
 
     def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
-        now = self._clock()
-        new = [_new_job(job, now) for job in jobs]
-        if self._max_bytes is not None:
-            size = sum(_bytes_of(job) for job in (*self._live(), *new))
-            if size > self._max_bytes:
-                raise QueueFull(f"{size} bytes of jobs, {self._max_bytes} are allowed")
+        new = self._new(jobs)
         answers: dict[str, str | None] = {}
         for job in new:
             if job.id not in answers:
                 answers[job.id] = self._add(job)
         return [answers[job.id] for job in new]
 
+    def push_unique(self, job: NewJob, *, replace: bool = False) -> str | None:
+        [new] = self._new([job])
+        added = self._add(new)
+        holder = self._holder(new)
+        if added is not None or holder is None:
+            return added
+        if not replace:
+            return holder.id
+        if holder.state is State.RUNNING:
+            return None
+        holder.due, holder.queue, holder.priority, holder.payload = (
+            new.due,
+            new.queue,
+            new.priority,
+            new.payload,
+        )
+        return holder.id
+
+    def _new(self, jobs: Sequence[NewJob]) -> list[_Job]:
+        """Jobs that keep the rules, and for which there is room."""
+        now = self._clock()
+        new = [_new_job(job, now) for job in jobs]
+        if self._max_bytes is not None:
+            size = sum(_bytes_of(job) for job in (*self._live(), *new))
+            if size > self._max_bytes:
+                raise QueueFull(f"{size} bytes of jobs, {self._max_bytes} are allowed")
+        return new
+
     def _add(self, job: _Job) -> str | None:
         if job.id in self._jobs:
             return job.id
-        if job.unique is not None and self._unique_taken(job):
+        if self._holder(job) is not None:
             return None
         self._jobs[job.id] = job
         return job.id
 
-    def _unique_taken(self, job: _Job) -> bool:
-        return any((other.kind, other.unique) == (job.kind, job.unique) for other in self._live())
+    def _holder(self, job: _Job) -> _Job | None:
+        """The live job of the same kind that has the unique key of this one."""
+        if job.unique is None:
+            return None
+        same = (other for other in self._live() if (other.kind, other.unique) == (job.kind, job.unique))
+        return next(same, None)
+
+    def reschedule(self, id: str, due: datetime | None = None, delay_s: float = 0.0) -> bool:
+        values.check_due(due, f"job {id}")
+        at = due or self._clock() + timedelta(seconds=values.delay(delay_s))
+        job = self._find(id)
+        if job is None or job.state is not State.QUEUED:
+            return False
+        if not _EARLIEST <= at < _LATEST:
+            raise ValueError(f"job {id} breaks the rule of due")
+        job.due = at.astimezone(UTC)
+        return True
+
+    def delete(self, id: str) -> bool:
+        job = self._find(id)
+        if job is None or job.state is State.RUNNING:
+            return False
+        del self._jobs[job.id]
+        return True
 
     def cancel(self, id: str) -> State | None:
         job = self._find(id)
@@ -173,12 +218,16 @@ class MemoryStore:
         job = self._find(id)
         if job is None or job.state is not State.DEAD:
             return False
-        if job.unique is not None and self._unique_taken(job):
+        if self._holder(job) is not None:
             return False
         job.attempt = job.failures = job.crashes = job.interruptions = 0
         job.finished = None
         self._queue(job, self._clock())
         return True
+
+    def retry_all(self, kind: str) -> int:
+        dead = [job.id for job in self._jobs.values() if job.state is State.DEAD and job.kind == kind]
+        return sum(map(self.retry, sorted(dead)))
 
     def status(self, id: str) -> JobView | None:
         job = self._find(id)
@@ -232,6 +281,21 @@ class MemoryStore:
                 for (queue, kind), jobs in sorted(queues.items())
             ],
         )
+
+    def waiting(self, limit: int = 100) -> list[QueueCount]:
+        now = self._clock()
+        lanes: dict[Lane, list[_Job]] = {}
+        for job in sorted(self._jobs.values(), key=lambda job: (job.due, job.id)):
+            if _is_due(job, now):
+                lanes.setdefault(job.lane, []).append(job)
+        found: dict[tuple[str, str], list[datetime]] = {}
+        for jobs in lanes.values():
+            for job in jobs[:limit]:
+                found.setdefault((job.queue, job.kind), []).append(job.due)
+        return [
+            QueueCount(queue=queue, kind=kind, queued=len(dues), running=0, oldest_due=min(dues))
+            for (queue, kind), dues in sorted(found.items())
+        ]
 
     def nodes(self) -> list[NodeView]:
         return sorted(self._nodes.values(), key=lambda node: node.id)

@@ -19,6 +19,8 @@ from psycopg.rows import TupleRow, tuple_row
 from runtime.edges import migrate, statements, values
 from runtime.edges.ids import canonical
 from runtime.edges.lanes import Lane, Lanes, Position
+from runtime.edges.pushing import PUSH_ROWS, Push, push_all, push_unique
+from runtime.edges.statements import array
 from runtime.errors import StoreUnavailable
 from runtime.model.exits import Progress
 from runtime.model.jobs import (
@@ -53,13 +55,14 @@ KEEPALIVE = {  # a peer that vanished without a word is noticed within about 20 
     "keepalives_count": 3,
     "tcp_user_timeout": 20_000,  # milliseconds
 }
-PUSH_ROWS = 1000  # jobs a statement
-NEW_COLUMNS = ("ids", "kinds", "queues", "priorities", "dues", "delays", "uniques", "payloads")
+RETRY_ROWS = 500  # dead jobs that one transaction looks at
 LANES_LIMIT = 1000  # lanes looked at by one rewinding claim; the next one goes on behind them
 WORDS_LIMIT = 1000  # different notifications kept until they are asked for
 TRIES = 5  # of a transaction that lost a deadlock
 REST_ROWS = 1000  # rows a statement deleted from the default partition
 REST_ROUNDS = 20  # such statements a prune
+
+BROKEN_RULES = (psycopg.DataError, psycopg.IntegrityError, UnicodeEncodeError)
 
 _AGAIN = ("40001", "40P01")  # serialization failure, deadlock
 _READ_ONLY = "25006"  # a primary that has become a standby
@@ -228,26 +231,28 @@ class PostgresStore:
     def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
         if not jobs:
             return []
-        try:
-            return self._transact(lambda conn: self._push(conn, jobs))
-        except (psycopg.DataError, psycopg.IntegrityError, UnicodeEncodeError) as error:
-            raise ValueError(f"a job breaks a rule of the table: {error}") from error
+        several = len(jobs) > PUSH_ROWS or any(job.unique is not None for job in jobs)
+        return self._pushed(lambda conn: self._follow(conn, push_all(jobs), several=several))
 
-    def _push(self, conn: psycopg.Connection[Any], jobs: Sequence[NewJob]) -> list[str | None]:
-        ids = [canonical(job.id) for job in jobs]
-        first = dict(zip(reversed(ids), reversed(jobs), strict=True))  # an id given twice: as the first time
-        rows = [_new_row(id, first[id]) for id in dict.fromkeys(ids)]
-        unique = {id for id, job in first.items() if job.unique is not None}
-        with self._whole(conn, several=bool(unique) or len(rows) > PUSH_ROWS):
-            there: set[str | None] = set()
-            for start in range(0, len(rows), PUSH_ROWS):
-                columns = zip(*rows[start : start + PUSH_ROWS], strict=True)
-                new = dict(zip(NEW_COLUMNS, map(_array, columns), strict=True))
-                there |= {id for id, _ in self._cursor(conn, statements.PUSH, new)}
-            doubtful = unique - there  # known, or their keys are taken
-            if doubtful:
-                there |= {id for [id] in self._cursor(conn, statements.KNOWN, {"ids": _array(doubtful)})}
-        return [id if id in there or id not in unique else None for id in ids]
+    def push_unique(self, job: NewJob, *, replace: bool = False) -> str | None:
+        return self._pushed(lambda conn: self._follow(conn, push_unique(job, replace=replace), several=True))
+
+    def _pushed(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
+        try:
+            return self._transact(work)
+        except BROKEN_RULES as error:
+            raise _rule_broken(error) from error
+
+    def _follow(self, conn: psycopg.Connection[Any], push: Push[T], *, several: bool) -> T:
+        """Carry out the statements of a push."""
+        with self._whole(conn, several=several):
+            try:
+                sql, given = next(push)
+                while True:
+                    sql, given = push.send(self._cursor(conn, sql, given).fetchall())
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
 
     @contextmanager
     def _whole(self, conn: psycopg.Connection[Any], several: bool) -> Iterator[None]:
@@ -263,8 +268,29 @@ class PostgresStore:
             return State(state)
         return None
 
+    def reschedule(self, id: str, due: datetime | None = None, delay_s: float = 0.0) -> bool:
+        values.check_due(due, f"job {id}")
+        try:
+            return bool(
+                self._rows(statements.RESCHEDULE, id=canonical(id), due=due, delay_s=values.delay(delay_s))
+            )
+        except BROKEN_RULES as error:
+            raise _rule_broken(error) from error
+
+    def delete(self, id: str) -> bool:
+        return bool(self._rows(statements.DELETE, id=canonical(id)))
+
     def retry(self, id: str) -> bool:
         return bool(self._rows(statements.RETRY, id=canonical(id)))
+
+    def retry_all(self, kind: str) -> int:
+        before, after, queued, looked_at = self.now(), None, 0, RETRY_ROWS
+        while looked_at == RETRY_ROWS:
+            [[after, looked_at, back, _]] = self._rows(
+                statements.RETRY_ALL, kind=kind, before=before, after=after, limit=RETRY_ROWS
+            )
+            queued += back
+        return queued
 
     def status(self, id: str) -> JobView | None:
         for row in self._rows(statements.STATUS, id=canonical(id)):
@@ -298,6 +324,13 @@ class PostgresStore:
         states[State.QUEUED] = sum(one.queued for one in queues)
         states[State.RUNNING] = sum(one.running for one in queues)
         return Counts(states=states, queues=sorted(queues, key=lambda one: (one.queue, one.kind)))
+
+    def waiting(self, limit: int = 100) -> list[QueueCount]:
+        found = [
+            QueueCount(queue=queue, kind=kind, queued=queued, running=0, oldest_due=oldest)
+            for queue, kind, queued, oldest in self._rows(statements.WAITING, limit=limit)
+        ]
+        return sorted(found, key=lambda one: (one.queue, one.kind))
 
     def nodes(self) -> list[NodeView]:
         return [
@@ -392,7 +425,7 @@ class PostgresStore:
     def _settle(self, conn: psycopg.Connection[Any], told: Sequence[Settlement]) -> psycopg.Cursor[TupleRow]:
         told = sorted(told, key=lambda one: one.lease)  # the order in which every statement locks
         leases = _lease_arrays([one.lease for one in told])
-        results = _array(one.result for one in told)
+        results = array(one.result for one in told)
         if all(one.state is State.DONE for one in told):
             return self._cursor(conn, statements.DONE, {**leases, "results": results})
         return self._cursor(
@@ -400,13 +433,13 @@ class PostgresStore:
             statements.SETTLE,
             {
                 **leases,
-                "endings": _array(one.ending for one in told),
-                "budgets": _array(CHARGES[one.ending] for one in told),
-                "states": _array(one.state for one in told),
-                "delays": _array(values.delay(one.delay_s) for one in told),
+                "endings": array(one.ending for one in told),
+                "budgets": array(CHARGES[one.ending] for one in told),
+                "states": array(one.state for one in told),
+                "delays": array(values.delay(one.delay_s) for one in told),
                 "results": results,
-                "errors": _array(_json(one.error) for one in told),
-                "certificates": _array(_json(one.certificate) for one in told),
+                "errors": array(_json(one.error) for one in told),
+                "certificates": array(_json(one.certificate) for one in told),
                 "keep": HISTORY_LIMIT,
             },
         )
@@ -430,11 +463,11 @@ class PostgresStore:
             conn,
             statements.CLAIM,
             {
-                "priorities": _array(lane[0] for lane, _ in walk),
-                "queues": _array(lane[1] for lane, _ in walk),
-                "dues": _array(position and position[0] for _, position in walk),
-                "ids": _array(position and position[1] for _, position in walk),
-                "kinds": _array(want.kinds),
+                "priorities": array(lane[0] for lane, _ in walk),
+                "queues": array(lane[1] for lane, _ in walk),
+                "dues": array(position and position[0] for _, position in walk),
+                "ids": array(position and position[1] for _, position in walk),
+                "kinds": array(want.kinds),
                 "limit": max(want.limit, 0),
                 "lease_s": want.lease_s,
                 "node": want.holder.node,
@@ -508,7 +541,7 @@ class PostgresStore:
         with conn.transaction():
             moved = self._cursor(conn, statements.ADVANCE, given).fetchone() is not None
             if moved and job is not None:
-                self._push(conn, [job])
+                self._follow(conn, push_all([job]), several=False)
         return moved
 
     def outlook(self, queues: Sequence[str]) -> Outlook:
@@ -520,7 +553,7 @@ class PostgresStore:
         )
 
     def pending(self, kinds: Sequence[str], queues: Sequence[str]) -> bool:
-        [[pending]] = self._rows(statements.PENDING, kinds=_array(kinds), queues=_some(queues))
+        [[pending]] = self._rows(statements.PENDING, kinds=array(kinds), queues=_some(queues))
         return bool(pending)
 
     def progress(self, entries: Sequence[tuple[Lease, Progress]]) -> None:
@@ -528,7 +561,7 @@ class PostgresStore:
         told = [(lease, _json(progress)) for lease, progress in latest.items() if progress is not None]
         if told:
             leases = _lease_arrays([lease for lease, _ in told])
-            self._run(statements.PROGRESS, **leases, progress=_array(text for _, text in told))
+            self._run(statements.PROGRESS, **leases, progress=array(text for _, text in told))
 
     def cancels(self, node: str) -> list[Lease]:
         return [Lease(*row) for row in self._rows(statements.CANCELS, node=node)]
@@ -560,6 +593,29 @@ def attempt_connection(url: str) -> Iterator[psycopg.Connection[Any]]:
         yield conn
 
 
+async def push_over(conn: psycopg.AsyncConnection[Any], push: Push[T]) -> T:
+    """Carry out a push in the transaction of the caller's asynchronous connection; errors as of `over`."""
+    cursor = conn.cursor(row_factory=tuple_row)
+    try:
+        sql, given = next(push)
+        while True:
+            await cursor.execute(sql.encode(), {"now": None, **given}, prepare=False)
+            sql, given = push.send(await cursor.fetchall())
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
+    except BROKEN_RULES as error:
+        raise _rule_broken(error) from error
+    except psycopg.Error as error:
+        if not _is_away(error):
+            raise
+        raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+
+
+def _rule_broken(error: Exception) -> ValueError:
+    return ValueError(f"a job breaks a rule of the table: {error}")
+
+
 def _is_away(error: psycopg.Error) -> bool:
     """Whether an error says that the database is away, and nothing about what was asked of it."""
     if isinstance(error, psycopg.InterfaceError) or error.sqlstate == _READ_ONLY:
@@ -578,41 +634,15 @@ def _lost(lease: Lease) -> Settlement:
     return Settlement(lease=lease, ending=Ending.LEASE_LOST, state=State.QUEUED)
 
 
-def _array(items: Iterable[str | float | datetime | None]) -> str:
-    """The text of an array parameter, which the statement casts: psycopg's own is slow for long ones."""
-    return "{" + ",".join(map(_item, items)) + "}"
-
-
-def _item(item: str | float | datetime | None) -> str:
-    if item is None:
-        return "NULL"
-    if isinstance(item, str):
-        return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return str(item)
-
-
 def _lease_arrays(leases: Iterable[Lease]) -> dict[str, str]:
     """Two arrays for `unnest`, in the order of ids, each lease once."""
     ordered = sorted(set(leases))
-    return {"ids": _array(one.id for one in ordered), "epochs": _array(one.epoch for one in ordered)}
-
-
-def _new_row(id: str | None, job: NewJob) -> tuple[Any, ...]:
-    return (
-        id,
-        job.kind,
-        job.queue,
-        job.priority,
-        values.due(job),
-        values.delay(float(job.delay_s)),
-        job.unique,
-        job.payload,
-    )
+    return {"ids": array(one.id for one in ordered), "epochs": array(one.epoch for one in ordered)}
 
 
 def _some(queues: Sequence[str]) -> str | None:
     """Null for all queues."""
-    return None if "*" in queues else _array(queues)
+    return None if "*" in queues else array(queues)
 
 
 def _json(value: msgspec.Struct | None) -> str | None:

@@ -179,7 +179,6 @@ def start(
     before = _descriptors()
     to_child, to_parent, tokens, output = _pipes()
     theirs = (to_child[0], to_parent[1], tokens[1], output[1])
-    ours = (to_child[1], to_parent[0], tokens[0], output[0])
     secret = secrets.token_hex(8)
     shared.wipe()
     ends = Ends(
@@ -208,8 +207,8 @@ def start(
             process.kill()
             process.join(1.0)
             process._popen.close()  # noqa: SLF001
-        _close_all((*ours, *theirs))
-        _close_all(_descriptors() - before)  # multiprocess leaves its own when it cannot fork
+        _close_all(theirs)  # first: to look takes a descriptor
+        _close_all(_descriptors() - before)  # ours, and what multiprocess leaves when it cannot fork
         raise
     _close_all(theirs)
     os.set_blocking(output[0], False)

@@ -9,6 +9,9 @@ rows by job_running, whose dead entries it would walk, and not by their ids.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import datetime
+
 SESSION = """
 -- Set up a connection of our own.
 -- Holds: times come back in UTC. A transaction pooler tracks this setting, too.
@@ -74,6 +77,37 @@ select id::text from unnest(%(ids)s::uuid[]) as asked (id)
 where exists (select from tenure.job j where j.id = asked.id offset 0)
     or exists (select from tenure.finished f where f.id = asked.id offset 0)
     or exists (select from tenure.dead d where d.id = asked.id offset 0)
+"""
+
+HOLDER = """
+-- The live job that has a unique key.
+-- Needs: job_unique.
+select id::text, true from tenure.job where unique_key = %(unique)s::text and kind = %(kind)s::text
+"""
+
+REPLACE = """
+-- Give a queued job that has a unique key what a newer push of the key says; its id, and whether it was queued.
+-- Holds: a running job is left alone. The attempts and the history stay.
+-- Locks: that row, so it cannot be claimed meanwhile.
+-- Needs: job_unique.
+with it as (
+    select id, state from tenure.job
+    where unique_key = %(unique)s::text and kind = %(kind)s::text
+    for update
+), moved as (
+    update tenure.job j set
+        due = coalesce(
+            %(due)s::timestamptz, coalesce(%(now)s::timestamptz, now()) + make_interval(secs => %(delay_s)s::float8)
+        ),
+        queue = %(queue)s::text,
+        priority = %(priority)s::smallint,
+        payload = %(payload)s::text::jsonb
+    from it where j.id = it.id and it.state = 'queued'
+    returning j.queue, j.due
+), words as (
+    select case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word from moved
+)
+select it.id::text, it.state = 'queued', (select count(pg_notify('tenure', word)) from words) from it
 """
 
 # -- claim and settle
@@ -386,6 +420,64 @@ with it as (
 select id, (select count(pg_notify('tenure', queue)) from back) from back
 """
 
+RETRY_ALL = """
+-- RETRY for a batch of the dead jobs of a kind, after an id: the last one that was looked at, how many were, and
+--   how many were queued.
+-- Holds: as RETRY. What died after `before` is left, so that a job that dies at once does not go round for ever.
+-- Locks: the dead jobs looked at; one that is locked is skipped.
+-- Needs: the primary key, in its order.
+with it as (
+    select * from tenure.dead
+    where kind = %(kind)s::text and finished <= %(before)s::timestamptz
+        and id > coalesce(%(after)s::uuid, '00000000-0000-0000-0000-000000000000')
+    order by id
+    limit %(limit)s::int
+    for update skip locked
+), back as (
+    insert into tenure.job (id, kind, queue, priority, due, epoch, unique_key, created, payload, progress, history)
+    select
+        id, kind, queue, priority, coalesce(%(now)s::timestamptz, now()), epoch, unique_key, created, payload,
+        progress, history
+    from it order by id
+    on conflict do nothing
+    returning id, queue
+), gone as (
+    delete from tenure.dead d using back where d.id = back.id
+), words as (
+    select distinct queue as word from back
+)
+select
+    max(id::text collate "C"), count(*), (select count(*) from back),
+    (select count(pg_notify('tenure', word)) from words)
+from it
+"""
+
+RESCHEDULE = """
+-- Let a queued job be due at another time; one row when it is queued.
+-- Locks: the job.
+with moved as (
+    update tenure.job set due = coalesce(
+        %(due)s::timestamptz, coalesce(%(now)s::timestamptz, now()) + make_interval(secs => %(delay_s)s::float8)
+    )
+    where id = %(id)s::uuid and lease_until is null
+    returning case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word
+)
+select count(pg_notify('tenure', word)) from moved having count(*) > 0
+"""
+
+DELETE = """
+-- Take a job out that is not running; a row when there was one.
+-- Locks: the job.
+with live as (
+    delete from tenure.job where id = %(id)s::uuid and lease_until is null returning id
+), finished as (
+    delete from tenure.finished where id = %(id)s::uuid returning id
+), dead as (
+    delete from tenure.dead where id = %(id)s::uuid returning id
+)
+select from live union all select from finished union all select from dead
+"""
+
 STATUS = """
 -- One job whole, wherever it is.
 select
@@ -468,6 +560,35 @@ select
     count(*) filter (where state = 'running'),
     min(due) filter (where state = 'queued' and due <= coalesce(%(now)s::timestamptz, now()))
 from tenure.job group by queue, kind
+"""
+
+WAITING = """
+-- Queues and kinds with due jobs, by the first due jobs of each lane; of these how many, and since when.
+-- Needs: job_lane, of which it reads the head of each lane.
+with recursive lane as (
+    (
+        select priority, queue, due from tenure.job
+        where state = 'queued'
+        order by priority, queue, due, id
+        limit 1
+    )
+    union all
+    select next.* from lane cross join lateral (
+        select priority, queue, due from tenure.job
+        where state = 'queued' and (priority, queue) > (lane.priority, lane.queue)
+        order by priority, queue, due, id
+        limit 1
+    ) next
+)
+select first.queue, first.kind, count(*), min(first.due)
+from lane cross join lateral (
+    select queue, kind, due from tenure.job
+    where state = 'queued' and priority = lane.priority and queue = lane.queue
+        and due <= coalesce(%(now)s::timestamptz, now())
+    order by priority, queue, due, id
+    limit %(limit)s::int
+) first
+group by first.queue, first.kind
 """
 
 PENDING = """
@@ -642,3 +763,16 @@ delete from tenure.finished_rest where ctid = any (array(
     for update skip locked
 ))
 """
+
+
+def array(items: Iterable[str | float | datetime | None]) -> str:
+    """The text of an array parameter, which the statement casts: psycopg's own is slow for long ones."""
+    return "{" + ",".join(map(_item, items)) + "}"
+
+
+def _item(item: str | float | datetime | None) -> str:
+    if item is None:
+        return "NULL"
+    if isinstance(item, str):
+        return '"' + item.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return str(item)

@@ -29,6 +29,7 @@ from runtime.model.jobs import (
     NewSchedule,
     NodeView,
     Outlook,
+    QueueCount,
     Renewed,
     ScheduleView,
     Settlement,
@@ -61,6 +62,27 @@ class Store(Protocol):
         """
         ...
 
+    def push_unique(self, job: NewJob, *, replace: bool = False) -> str | None:
+        """Queue a job, or answer with the live job of its kind that has its unique key.
+
+        Without `replace` that is the holder's id. With it a holder that is still queued is given the due time,
+        queue, priority and payload of this one, and its id is the answer; None when it is running.
+        A known id is answered with itself and changes nothing. Errors as of `push`.
+        """
+        ...
+
+    def reschedule(self, id: str, due: datetime | None = None, delay_s: float = 0.0) -> bool:
+        """Let a queued job be due at `due`, or without it `delay_s` from now; False: it is not queued.
+
+        Raises:
+            ValueError: the time is naive, or outside of what can be stored.
+        """
+        ...
+
+    def delete(self, id: str) -> bool:
+        """Take out a job that is queued or has ended, and all that is known of it; False: running, or unknown."""
+        ...
+
     def cancel(self, id: str) -> State | None:
         """CANCELLED when a queued job was taken out, RUNNING when a running one was asked; else None."""
         ...
@@ -69,6 +91,13 @@ class Store(Protocol):
         """Queue a dead job again from attempt 1, all budgets whole, its history kept; False: none such.
 
         Its unique key comes with it; when another live job of the kind holds that key, False.
+        """
+        ...
+
+    def retry_all(self, kind: str) -> int:
+        """`retry` for all jobs of a kind that are dead now, in batches, each its own transaction; how many it queued.
+
+        One that dies again meanwhile is left, and so is one whose unique key is taken.
         """
         ...
 
@@ -91,6 +120,13 @@ class Store(Protocol):
         ...
 
     def counts(self) -> Counts: ...
+
+    def waiting(self, limit: int = 100) -> list[QueueCount]:
+        """Queues and kinds with due jobs, as far as the first `limit` due jobs of each lane show them.
+
+        Much cheaper than `counts` when many jobs wait: what nobody claims is soon the first of its lane.
+        """
+        ...
 
     def nodes(self) -> list[NodeView]: ...
 

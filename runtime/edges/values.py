@@ -46,9 +46,16 @@ def due(job: NewJob) -> datetime | None:
     Raises:
         ValueError: the time is naive: which moment it means would depend on the machine.
     """
-    if job.due is not None and job.due.tzinfo is None:
-        raise ValueError(f"due of job {job.id} must have a time zone, got {job.due!r}")
+    check_due(job.due, f"job {job.id}")
     return job.due
+
+
+def check_due(due: datetime | None, of: str) -> None:
+    """Raises:
+    ValueError: the time is naive: which moment it means would depend on the machine.
+    """
+    if due is not None and due.tzinfo is None:
+        raise ValueError(f"due of {of} must have a time zone, got {due!r}")
 
 
 def checked(settlements: Sequence[Settlement]) -> list[Settlement]:
@@ -129,8 +136,7 @@ def check_schedule(schedule: NewSchedule) -> None:
         raise ValueError(
             f"the name of schedule {schedule.name!r} must be 1 to {UNIQUE_BYTES - len(SCHEDULE_PREFIX)} bytes"
         )
-    if schedule.due is not None and schedule.due.tzinfo is None:
-        raise ValueError(f"due of schedule {schedule.name!r} must have a time zone, got {schedule.due!r}")
+    check_due(schedule.due, f"schedule {schedule.name!r}")
 
 
 def day_of(moment: datetime) -> datetime:

@@ -75,6 +75,7 @@ CHARGES: dict[Ending, Budget | None] = {
 MOVES: dict[tuple[State, str], State] = {
     (State.QUEUED, "claim"): State.RUNNING,
     (State.QUEUED, "cancel"): State.CANCELLED,
+    (State.QUEUED, "reschedule"): State.QUEUED,
     (State.RUNNING, "renew"): State.RUNNING,
     (State.RUNNING, "cancel"): State.RUNNING,  # asked; the attempt's end makes it so
     (State.RUNNING, "settle done"): State.DONE,
@@ -242,6 +243,27 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
     states: dict[str, int]
     queues: list[QueueCount]
+
+
+class Unserved(msgspec.Struct, frozen=True, kw_only=True):
+    """Queued jobs of one kind in one queue that no living node serves, some of which are due."""
+
+    kind: str
+    queue: str
+    queued: int
+    oldest_due: datetime
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """How things stand at `now`, the database's; the age of what waits is `now` less its `oldest_due`."""
+
+    now: datetime
+    states: dict[str, int]
+    queues: list[QueueCount]
+    oldest_s: float | None  # how long the job has waited that has been due longest
+    unserved: list[Unserved]
+    nodes: int  # living ones
+    ready: bool  # one of them has a worker that a new job could run in
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):

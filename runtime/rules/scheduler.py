@@ -38,6 +38,8 @@ DUE_MARGIN_S = 0.0005  # the database's clock must have passed the due time when
 RECONNECT_FIRST_S = 0.1
 RECONNECT_MAX_S = 3.0
 RECLAIM_LIMIT = 100
+UNSERVED_AFTER_S = 10.0  # so long every look has seen jobs due: a program that just starts gets its time
+UNSERVED_EVERY_S = 60.0
 LATER = "@later"  # notification: a job for later was pushed
 CANCEL = "@cancel"  # notification: a running job is to be cancelled
 
@@ -80,6 +82,11 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Unserved:
+    """Say which due jobs no node serves."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prune:
     """Drop what is past its retention."""
 
@@ -101,6 +108,7 @@ Call = (
     | Left
     | Progressed
     | Report
+    | Unserved
     | Prune
     | Forget
 )
@@ -197,6 +205,8 @@ class State:
     tick_at_s: float = float("inf")
     no_tick_before_s: float = 0.0
     overdue: bool = False  # the last look saw a lease that has ended
+    due_since_s: float | None = None  # every look since then has seen a job due
+    unserved_at_s: float = 0.0
     reclaim_at_s: float = 0.0
     prune_at_s: float = 0.0
     woken_s: float = float("-inf")
@@ -313,6 +323,10 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
 def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
     state.looked_s = now_s
     state.look_at_s = now_s + POLL_S
+    if not outlook.due_now:
+        state.due_since_s = None
+    elif state.due_since_s is None:
+        state.due_since_s = now_s
     state.due_at_s = None if outlook.next_due_s is None else now_s + outlook.next_due_s + DUE_MARGIN_S
     if outlook.next_tick_s is not None:
         state.tick_at_s = max(now_s + outlook.next_tick_s, state.no_tick_before_s)
@@ -396,9 +410,19 @@ def _next_call(state: State, now_s: float) -> Call | None:
     if state.report is not None:
         node, state.report = state.report, None
         return Report(node=node)
+    if _asks_who_serves(state, now_s):
+        state.unserved_at_s = now_s + UNSERVED_EVERY_S
+        return Unserved()
     if now_s >= state.prune_at_s:
         return Prune()
     return None
+
+
+def _asks_who_serves(state: State, now_s: float) -> bool:
+    """At most once a minute; it need not be on time, so the next look is soon enough."""
+    if state.due_since_s is None:
+        return False
+    return now_s >= max(state.due_since_s + UNSERVED_AFTER_S, state.unserved_at_s)
 
 
 def _wake_up_at(state: State, now_s: float) -> float:

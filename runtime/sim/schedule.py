@@ -85,8 +85,10 @@ def _play(
 def _push(world: World, database: Database, calm_s: float) -> list[str]:
     """Push some jobs at the start and some on the way; their ids."""
     chance = world.chance
-    kinds = chance.choice((tuple(LIMITS), tuple(LIMITS), ("long",), ("quick",)))
-    most = 24 if kinds == ("quick",) else 10
+    kinds = chance.choice(
+        (tuple(LIMITS), tuple(LIMITS), ("long",), ("quick",), ("quick", "quick", "quick", "long"))
+    )
+    most = 24 if "quick" in kinds[:1] else 10
     new = [
         NewJob(
             id=f"00000000-0000-7000-8000-{number:012x}",

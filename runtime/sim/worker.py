@@ -16,6 +16,7 @@ from runtime.model.jobs import Claim, Ending, Exchanged, Failure, Holder, Settle
 from runtime.model.messages import FromWorker, Limits, Ready, ToWorker
 from runtime.rules import budgets, worker
 from runtime.rules.attempts import Glance, Remains
+from runtime.rules.batch import Pace
 from runtime.rules.fleet import Settings
 from runtime.sim.database import Database
 from runtime.sim.history import Execution, History
@@ -77,7 +78,11 @@ class Worker(Process):
         self.holder = holder
         self.database = database
         self.history = history
-        self.state = worker.State(lease_s=settings.lease_s, recycle_jobs=recycle_jobs)
+        self.state = worker.State(
+            lease_s=settings.lease_s,
+            recycle_jobs=recycle_jobs,
+            pace=Pace(limit=world.chance.choice((1, 4, 8))),  # as if it had run quick jobs before
+        )
         self.lanes = Lanes()
         self.inbox: deque[ToWorker] = deque()
         self.outbox: deque[FromWorker] = deque()  # in the pipe, complete
@@ -273,7 +278,7 @@ class Worker(Process):
         self.world.say(self.name, "runs", (running.claim.lease, plan))
         kind = running.claim.kind
         if plan == "succeed" and (kind == "quick" or chance.random() < 0.5):
-            self.after(0.01, "handler", self._finish, running, plan)
+            self.after(0.006 if kind == "quick" else 0.03, "handler", self._finish, running, plan)
         elif plan in ("succeed", "raise", "snooze", "crash"):
             self._work(running, plan, chance.random() * (5.0 if kind == "long" else 1.2))
         elif plan == "stall":

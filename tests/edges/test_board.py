@@ -17,7 +17,7 @@ from runtime.model.exits import Progress
 from runtime.model.jobs import Ending, Lease, Settlement, State
 from tests.helpers.waiting import wait_for
 
-SEQUENCE_AT = 4 * 8  # its word on the page
+SEQUENCE_AT, JOURNAL_AT = 4 * 8, 6 * 8  # their words on the page
 ID = "01a22cdb-626c-7000-b8d1-a78735c5e6c0"
 
 
@@ -217,11 +217,13 @@ def test_whatever_bytes_a_dying_process_scribbles_reading_never_raises(board: Bo
             assert one.lease.id == ID
 
 
-def test_a_length_beyond_the_journal_ends_the_list(board: Board) -> None:
+def test_a_length_or_an_end_beyond_what_was_written_ends_the_list(board: Board) -> None:
     board.note(settled(1))
-    end = PAGE + len(os.pread(board.fd, 400, PAGE).rstrip(b"\x00"))
-    board.note(settled(2))
-    os.pwrite(board.fd, b"\xff\xff\xff\xff", end)
-    assert len(board.journal()) <= 2
+    board.note(settled(1))
+    first = int.from_bytes(os.pread(board.fd, 4, PAGE), "big") + ENTRY_HEAD
+    os.pwrite(board.fd, (5000).to_bytes(8, sys.byteorder), JOURNAL_AT)
+    assert board.journal() == (settled(1), settled(1)), "an empty entry has the right sum and is none"
+    os.pwrite(board.fd, b"\xff\xff\xff\xff", PAGE + first)
+    assert board.journal() == (settled(1),)
     os.pwrite(board.fd, b"\xff" * ENTRY_HEAD, PAGE)
     assert board.journal() == ()

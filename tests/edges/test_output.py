@@ -126,7 +126,7 @@ def test_each_line_belongs_to_its_job_however_the_stream_is_cut(
 
 @settings(deadline=None)
 @given(
-    output=st.lists(st.sampled_from([b"x" * 5000, "ö€𝄞".encode() * 1500, b"\n", b"\xc3"]), max_size=8).map(
+    output=st.lists(st.sampled_from([b"x" * 5000, "ö€𝄞".encode() * 1500, b"\n", b"\xff"]), max_size=8).map(
         b"".join
     ),
     cuts=st.lists(st.integers(1, 20_000), max_size=10),
@@ -141,7 +141,7 @@ def test_a_long_line_is_logged_in_the_same_pieces_however_it_is_cut(output: byte
     lines += capture.feed(marker(SECRET, 1), 1, 1)
     assert lines == whole
     assert all(len(line.encode("utf-8", "replace")) <= 3 * LINE_MAX for _, line in lines)
-    if len(output) < LOGGED_MAX and b"\xc3" not in output:
+    if len(output) < LOGGED_MAX and b"\xff" not in output:
         assert "".join(line for _, line in lines) == output.decode().replace("\n", ""), (
             "no character is split"
         )
@@ -173,6 +173,11 @@ def test_what_belongs_to_nobody_for_sure_is_held_back_within_a_bound() -> None:
     lines = [line for _ in range(100) for line in capture.feed(b"idle talk\n" * 6000, 0, 0)]
     assert 0 < len(lines) <= LINES_MAX + 1
     assert {number for number, _ in lines} == {0}
+
+
+def test_a_marker_that_arrives_in_two_parts_is_in_no_piece_of_a_long_line() -> None:
+    line, end = b"y" * (LINE_MAX - 3), marker(SECRET, 1)
+    assert captured((line + end[:20], 1, 1), (end[20:], 1, 1)) == [(1, line.decode())]
 
 
 def test_empty_lines_are_lines() -> None:
@@ -213,8 +218,10 @@ def test_the_tail_is_of_the_job_that_runs_and_no_longer_than_its_bound() -> None
 def test_a_silent_job_inherits_no_tail() -> None:
     capture = Capture(SECRET)
     capture.feed(b"at import\n", 0, 0)
-    assert capture.end(1) == []
     assert capture.last_words() == ""
+    capture.feed(b"of job 1\n" + marker(SECRET, 1), 2, 2)
+    assert capture.last_words() == ""
+    assert capture.end(2) == []
 
 
 def test_half_a_marker_is_no_last_word() -> None:

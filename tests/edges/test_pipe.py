@@ -106,7 +106,7 @@ def test_a_frame_may_be_cut_at_every_byte() -> None:
             assert found + receiver.receive() == messages, f"cut at byte {cut}"
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     messages=st.lists(st.builds(Word, st.text()) | st.builds(News, st.integers(0, 2**40), st.binary())),
     cuts=st.lists(st.integers(0, 10**4)),

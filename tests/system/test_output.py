@@ -6,6 +6,8 @@ import signal
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from runtime.edges.output import CUT, LINES_MAX, LOGGED_MAX
 from runtime.edges.processes import resident_bytes
 from runtime.model.exits import OUTPUT_TAIL
@@ -33,14 +35,16 @@ def test_lines_of_python_and_of_c_are_logged_once_for_the_job_that_printed_them(
     assert not [e for e in service.events("child.output") if "line of" in e["line"]]
 
 
+@pytest.mark.xfail(
+    reason="the supervisor asks neither for the rest nor whose an ended claim was", strict=True
+)
 def test_many_short_jobs_that_print_are_told_apart(on: Stage) -> None:
     service = on.run(workers=2)
-    jobs = on.push_many("say", 600)
+    jobs = on.push_many("say", 2000)
     on.all_ended()
-    wait_for(
-        lambda: sum(1 for e in service.events("job.output") if e["line"] == e["job"]),
-        lambda n: n == len(jobs),
-    )
+    wait_for(lambda: service.log.read_bytes().count(b'.output"'), lambda n: n >= len(jobs))
+    lines = [(event["job"], event["line"]) for event in service.events("job.output")]
+    assert sorted(lines) == sorted((job, job) for job in jobs)
     assert not service.events("child.output")
 
 
@@ -50,6 +54,9 @@ def test_a_subprocess_prints_for_its_job_too(on: Stage) -> None:
     assert printed(service, job, "err") == ["out", "err"]
 
 
+@pytest.mark.xfail(
+    reason="the supervisor asks neither for the rest nor whose an ended claim was", strict=True
+)
 def test_the_last_word_before_a_crash_is_in_the_log_and_in_the_certificate(on: Stage) -> None:
     service = on.run(workers=1)
     for how in ("segfault", "exit", "kill"):

@@ -1,0 +1,86 @@
+"""Owns which statements a push is made of, whoever carries them out.
+
+A push is a generator: it yields a statement with its values, is sent the rows, and returns its answer. So a store's
+connection, a caller's, and a caller's asynchronous one push by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
+from psycopg.rows import TupleRow
+
+from runtime.edges import statements, values
+from runtime.edges.ids import canonical
+from runtime.edges.statements import array
+from runtime.errors import StoreUnavailable
+from runtime.model.jobs import NewJob
+
+T = TypeVar("T")
+
+Push = Generator[tuple[str, dict[str, Any]], list[TupleRow], T]
+
+PUSH_ROWS = 1000  # jobs a statement
+ROUNDS = 10  # of a push whose unique key is taken, and then no longer when its holder is asked for
+NEW_COLUMNS = ("ids", "kinds", "queues", "priorities", "dues", "delays", "uniques", "payloads")
+
+
+def push_all(jobs: Sequence[NewJob]) -> Push[list[str | None]]:
+    """As `Store.push` says."""
+    ids = [canonical(job.id) for job in jobs]
+    first = dict(zip(reversed(ids), reversed(jobs), strict=True))  # an id given twice: as the first time
+    rows = [_row(id, first[id]) for id in dict.fromkeys(ids)]
+    unique = {id for id, job in first.items() if job.unique is not None}
+    there: set[str | None] = set()
+    for start in range(0, len(rows), PUSH_ROWS):
+        added = yield statements.PUSH, _columns(rows[start : start + PUSH_ROWS])
+        there |= {id for id, _ in added}
+    doubtful = unique - there  # known, or their keys are taken
+    if doubtful:
+        known = yield statements.KNOWN, {"ids": array(doubtful)}
+        there |= {id for [id] in known}
+    return [id if id in there or id not in unique else None for id in ids]
+
+
+def push_unique(job: NewJob, *, replace: bool) -> Push[str | None]:
+    """As `Store.push_unique` says.
+
+    Raises:
+        StoreUnavailable: others took the key and ended, again and again, between two statements.
+    """
+    id = canonical(job.id)
+    holder = {
+        "kind": job.kind,
+        "unique": job.unique,
+        "queue": job.queue,
+        "priority": job.priority,
+        "due": values.due(job),
+        "delay_s": values.delay(job.delay_s),
+        "payload": job.payload,
+    }
+    for _ in range(ROUNDS):
+        added = yield statements.PUSH, _columns([_row(id, job)])
+        known = added or (yield statements.KNOWN, {"ids": array([id])})
+        if known:
+            return id
+        for held_by, answers, *_ in (yield statements.REPLACE if replace else statements.HOLDER, holder):
+            return held_by if answers else None
+    raise StoreUnavailable(f"the unique key {job.unique!r} changes hands too fast")
+
+
+def _row(id: str | None, job: NewJob) -> tuple[Any, ...]:
+    return (
+        id,
+        job.kind,
+        job.queue,
+        job.priority,
+        values.due(job),
+        values.delay(float(job.delay_s)),
+        job.unique,
+        job.payload,
+    )
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, str]:
+    return dict(zip(NEW_COLUMNS, map(array, zip(*rows, strict=True)), strict=True))
