@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import warnings
@@ -12,8 +13,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
+import sqlalchemy.orm
 from psycopg.rows import dict_row
 
 from runtime import NO_RETRY, Context, Job, Queue, job
@@ -29,8 +32,9 @@ from runtime.errors import (
     SchemaOutdated,
     StoreUnavailable,
 )
-from runtime.model.jobs import Ending, Failure, Holder, Settlement, State, Want
-from tests.helpers import places
+from runtime.model.jobs import Ending, Failure, Holder, NodeView, Settlement, State, Want, WorkerView
+from runtime.registry import DEFINED
+from tests.helpers import places, waiting
 
 
 @job("queue.scale", retry=NO_RETRY, queue="images", priority=3)
@@ -38,7 +42,8 @@ class Scale(Job):
     path: str
     width: int = 256
 
-    def run(self, ctx: Context) -> None: ...
+    def run(self, ctx: Context) -> dict[str, int]:
+        raise NotImplementedError
 
 
 class Undefined(Job):
@@ -59,7 +64,7 @@ def store(schema_dsn: str) -> Iterator[PostgresStore]:
 
 def end(store: PostgresStore, ending: Ending, state: State, **given: Any) -> None:
     """Run and settle the one job that is queued, as a worker would."""
-    want = Want(holder=Holder("n", 1, 1), limit=1, lease_s=60.0, kinds=("queue.scale",), queues=("*",))
+    want = Want(holder=Holder("n", 1, 1), limit=1, lease_s=60.0, kinds=DEFINED.kinds, queues=("*",))
     [claim] = store.claim(want)
     assert store.settle([Settlement(lease=claim.lease, ending=ending, state=state, **given)]) == [True]
 
@@ -138,6 +143,13 @@ def test_pushing_an_id_again_adds_nothing(queue: Queue) -> None:
         ({"unique": "a\0"}, "^unique "),
         ({"unique": "\ud800"}, "^unique "),
         ({"id": "7"}, "^id "),
+        ({"or_existing": True}, "^or_existing needs unique"),
+        ({"replace": True}, "^replace needs unique"),
+        ({"within": 30}, "^within needs unique"),
+        ({"within": 0, "unique": "k"}, "^within must be"),
+        ({"within": True, "unique": "k"}, "^within must be"),
+        ({"within": 30, "unique": "k", "conn": object()}, "^within cannot .* conn"),
+        ({"or_existing": True, "replace": True, "unique": "k"}, "or_existing or replace"),
     ],
     ids=str,
 )
@@ -187,8 +199,147 @@ def test_the_callers_connection_stays_open_and_none_of_ours_is_used(queue: Queue
 
 
 def test_another_kind_of_connection_is_refused_by_its_name(queue: Queue) -> None:
-    with pytest.raises(TypeError, match=r"conn must be a connection of psycopg 3, got object"):
-        queue.push(Scale(path="a"), conn=object())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"conn must be a connection of psycopg 3, .*, got object"):
+        queue.push(Scale(path="a"), conn=object())
+    with (
+        sqlalchemy.create_engine("sqlite://").connect() as conn,
+        pytest.raises(TypeError, match=r"got Connection, over sqlite3\.Connection"),
+    ):
+        queue.push(Scale(path="a"), conn=conn)
+
+
+class OfDjango:
+    """What of Django's `connection` matters: it connects when it is first used, and its cursors bind on our side."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.connection: psycopg.Connection[Any] | None = None
+
+    def ensure_connection(self) -> None:
+        if self.connection is None:
+            self.connection = psycopg.connect(self.dsn, cursor_factory=psycopg.ClientCursor)
+
+    def close(self) -> None:
+        assert self.connection is not None
+        self.connection.close()
+
+    def commit(self) -> None:
+        assert self.connection is not None
+        self.connection.commit()
+
+
+@pytest.fixture
+def engine(schema_dsn: str) -> Iterator[sqlalchemy.Engine]:
+    made = sqlalchemy.create_engine(schema_dsn.replace("postgresql://", "postgresql+psycopg://", 1))
+    yield made
+    made.dispose()
+
+
+CALLERS: dict[str, Callable[[sqlalchemy.Engine, str], Any]] = {
+    "SQLAlchemy's connection": lambda engine, dsn: engine.connect(),
+    "SQLAlchemy's session": lambda engine, dsn: sqlalchemy.orm.Session(engine),
+    "SQLAlchemy's scoped session": lambda engine, dsn: sqlalchemy.orm.scoped_session(
+        sqlalchemy.orm.sessionmaker(engine)
+    ),
+    "Django's connection": lambda engine, dsn: OfDjango(dsn),
+}
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+@pytest.mark.parametrize("of", CALLERS)
+def test_a_job_commits_with_the_rows_of_other_libraries_or_not(
+    queue: Queue, engine: sqlalchemy.Engine, schema_dsn: str, of: str, commits: bool
+) -> None:
+    with closing(CALLERS[of](engine, schema_dsn)) as conn:
+        pushed = queue.push(Scale(path="a"), unique="k", conn=conn) or ""
+        assert queue.push(Scale(path="b"), unique="k", conn=conn) is None
+        assert queue.push(Scale(path="b"), unique="k", or_existing=True, conn=conn) == pushed
+        many = queue.push_many([Scale(path="c")], conn=conn)
+        assert queue.status(pushed) is None, "it is not there for others before the commit"
+        if commits:
+            conn.commit()
+    assert [queue.status(id) is not None for id in (pushed, *many)] == [commits, commits]
+
+
+def test_a_transaction_of_sqlalchemy_that_has_begun_goes_on(queue: Queue, engine: sqlalchemy.Engine) -> None:
+    with engine.begin() as conn:
+        conn.execute(sqlalchemy.text("create temp table t ()"))
+        id = queue.push(Scale(path="a"), conn=conn) or ""
+    assert queue.status(id) is not None
+    with contextlib.suppress(ZeroDivisionError), sqlalchemy.orm.Session(engine) as session, session.begin():
+        gone = queue.push(Scale(path="a"), conn=session) or ""
+        raise ZeroDivisionError
+    assert queue.status(gone) is None
+
+
+# -- unique keys that are taken
+
+
+def test_a_taken_key_is_answered_with_its_holder_on_request(queue: Queue) -> None:
+    id = queue.push(Scale(path="a"), unique="one", or_existing=True)
+    assert id is not None
+    assert queue.push(Scale(path="b"), unique="one", or_existing=True) == id
+    assert queue.counts().states["queued"] == 1
+
+
+def test_replace_moves_a_queued_job_and_leaves_a_running_one_alone(
+    queue: Queue, store: PostgresStore
+) -> None:
+    id = queue.push(Scale(path="a"), unique="one", after=60) or ""
+    assert queue.push(Scale(path="b"), unique="one", replace=True) == id
+    view = queue.status(id)
+    assert view is not None
+    assert view.due == queue.stats().queues[0].oldest_due, "it is due now"
+    assert b'"b"' in bytes(view.payload or b"")
+    want = Want(holder=Holder("n", 1, 1), limit=1, lease_s=60.0, kinds=("queue.scale",), queues=("*",))
+    assert len(store.claim(want)) == 1
+    assert queue.push(Scale(path="c"), unique="one", replace=True) is None
+
+
+def test_a_push_that_waits_for_another_one_of_its_key_learns_who_has_it(
+    queue: Queue, schema_dsn: str
+) -> None:
+    with psycopg.connect(schema_dsn) as conn, ThreadPoolExecutor(1) as others:
+        id = queue.push(Scale(path="a"), unique="one", conn=conn)
+        asked = others.submit(queue.push, Scale(path="b"), unique="one", or_existing=True)
+        waiting.until(lambda: is_blocked(schema_dsn))
+        conn.commit()
+        assert asked.result(20) == id
+
+
+def is_blocked(dsn: str) -> bool:
+    with psycopg.connect(dsn) as conn:
+        row = conn.execute(
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+            " and datname = current_database()"
+        ).fetchone()
+    return row is not None and row[0] > 0
+
+
+def test_within_a_window_the_database_is_not_asked(
+    queue: Queue, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now_s)
+    id = queue.push(Scale(path="a"), unique="one", within=30) or ""
+    assert store.delete(id), "so that only the window stands in the way"
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "_store", None)
+        assert queue.push(Scale(path="b"), unique="one", within=30) is None
+        assert queue.push(Scale(path="b"), unique="one", within=30, or_existing=True) is None
+    assert queue.push(Scale(path="b"), unique="two", within=30) is not None
+    now_s += 30.0
+    assert queue.push(Scale(path="b"), unique="one", within=30) is not None
+
+
+def test_a_push_that_failed_opens_no_window(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(store: PostgresStore, jobs: object) -> None:
+        raise StoreUnavailable
+
+    with monkeypatch.context() as patch, pytest.raises(StoreUnavailable):
+        patch.setattr(PostgresStore, "push", away)
+        queue.push(Scale(path="a"), unique="one", within=30)
+    assert queue.push(Scale(path="a"), unique="one", within=30) is not None
 
 
 # -- what became of it
@@ -200,6 +351,113 @@ def test_cancel_and_retry_say_whether_they_did(queue: Queue, store: PostgresStor
     dead = queue.push(Scale(path="a")) or ""
     end(store, Ending.DEAD, State.DEAD)
     assert (queue.retry(dead), queue.retry(dead)) == (True, False)
+
+
+def test_a_queued_job_is_rescheduled_or_deleted(queue: Queue, store: PostgresStore) -> None:
+    id = queue.push(Scale(path="a")) or ""
+    due = datetime(2090, 1, 1, tzinfo=UTC)
+    assert queue.reschedule(id, at=due)
+    view = queue.status(id)
+    assert view is not None
+    assert view.due == due
+    assert queue.reschedule(id, after=0)
+    for given in ({}, {"after": 1, "at": due}, {"after": -1}, {"at": datetime(2090, 1, 1)}):  # noqa: DTZ001
+        with pytest.raises(ValueError, match="^(after|at|give) "):
+            queue.reschedule(id, **given)  # type: ignore[arg-type]
+    assert queue.delete(id)
+    assert (queue.status(id), queue.delete(id), queue.reschedule(id, after=1)) == (None, False, False)
+
+
+def test_all_dead_jobs_of_a_kind_are_retried(queue: Queue, store: PostgresStore) -> None:
+    for _ in range(3):
+        queue.push(Scale(path="a"))
+        end(store, Ending.DEAD, State.DEAD)
+    assert (queue.retry_all("other"), queue.retry_all("queue.scale"), queue.retry_all("queue.scale")) == (
+        0,
+        3,
+        0,
+    )
+
+
+def node(**given: Any) -> NodeView:
+    workers = [WorkerView(name="worker 1", pid=11, state="idle")]
+    known = {"kinds": ["queue.scale"], "queues": ["*"], "workers": workers, "state": "running"}
+    return NodeView(**{"id": "n1", "host": "box", "pid": 9, "version": "1", **known, **given})
+
+
+def test_ready_needs_a_database_and_a_living_worker(queue: Queue, store: PostgresStore, dsn: str) -> None:
+    assert not queue.ready()
+    store.report(node(workers=[]))
+    assert not queue.ready()
+    store.report(node())
+    assert queue.ready()
+    with Queue("postgresql://127.0.0.1:1/none") as nowhere, Queue(dsn) as bare:
+        assert not nowhere.ready()
+        assert not bare.ready()
+
+
+def test_stats_say_what_waits_since_when_and_what_nobody_serves(queue: Queue, store: PostgresStore) -> None:
+    store.report(node(kinds=["other"]))
+    queue.push(Scale(path="a"), at=datetime.now(UTC) - timedelta(seconds=90))
+    queue.push(Scale(path="a"), after=60)
+
+    stats = queue.stats()
+
+    assert stats.states["queued"] == 2
+    assert stats.oldest_s == pytest.approx(90, abs=30)
+    assert [(one.kind, one.queue, one.queued) for one in stats.unserved] == [("queue.scale", "images", 2)]
+    assert (stats.nodes, stats.ready) == (1, True)
+    store.report(node())
+    assert queue.stats().unserved == []
+
+
+class Size(msgspec.Struct):
+    width: int
+    made: datetime
+
+
+@job("queue.measure", retry=NO_RETRY)
+class Measure(Job):
+    def run(self, ctx: Context) -> list[Size] | None: ...
+
+
+@job("queue.anything", retry=NO_RETRY)
+class Anything(Job):
+    def run(self, ctx):
+        del ctx
+
+
+@job("queue.unknown", retry=NO_RETRY)
+class UnknownType(Job):
+    def run(self, ctx: Context) -> NotThere: ...  # type: ignore[name-defined] # noqa: F821
+
+
+SIZES = '[{"width": 7, "made": "2026-03-01T00:00:00Z"}]'
+
+
+@pytest.mark.parametrize(
+    ("kind", "result"),
+    [
+        (Measure, [Size(7, datetime(2026, 3, 1, tzinfo=UTC))]),
+        (Anything, [{"width": 7, "made": "2026-03-01T00:00:00Z"}]),
+        (UnknownType, [{"width": 7, "made": "2026-03-01T00:00:00Z"}]),
+    ],
+)
+def test_a_result_is_of_the_type_that_run_returns(
+    queue: Queue, store: PostgresStore, kind: type[Job], result: object
+) -> None:
+    id = queue.push(kind()) or ""
+    end(store, Ending.DONE, State.DONE, result=SIZES)
+    assert queue.result(id, 0) == result
+
+
+def test_a_result_of_another_type_than_run_returns_is_refused_by_its_field(
+    queue: Queue, store: PostgresStore
+) -> None:
+    id = queue.push(Measure()) or ""
+    end(store, Ending.DONE, State.DONE, result='[{"width": "7"}]')
+    with pytest.raises(PayloadInvalid, match=r"queue\.measure.*result: .*width"):
+        queue.result(id, 0)
 
 
 def test_wait_returns_when_the_job_ends(queue: Queue, store: PostgresStore) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sys
 import uuid
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from runtime import __version__
 from runtime.actors import scheduler, worker
@@ -17,6 +20,7 @@ from runtime.edges import log
 from runtime.edges.embedded import Embedded, living_pid
 from runtime.edges.postgres import PostgresStore
 from runtime.edges.processes import Lifeline
+from runtime.model.exits import EXIT_INTERRUPTED
 from runtime.rules.fleet import SCHEDULER, Settings
 from runtime.rules.restart import RestartPolicy
 
@@ -33,8 +37,9 @@ def run(config: Config, *, until_idle: bool = False) -> int:
         url = config.database.url
         return guard(lambda lifeline: _serve(config, url, None, log_fd, lifeline, until_idle), set)
     database = Embedded(config.database.data_dir)
-    url = database.open()
+    signal.signal(signal.SIGTERM, _leave)  # until the guardian takes over: what has been started is ended
     try:
+        url = database.open()
         if database.notice:
             log.event("warning", "database.moved", notice=database.notice)
         store = PostgresStore(url)
@@ -46,6 +51,11 @@ def run(config: Config, *, until_idle: bool = False) -> int:
         )
     finally:
         database.close()
+
+
+def _leave(signum: int, frame: FrameType | None) -> NoReturn:
+    del signum, frame
+    sys.exit(EXIT_INTERRUPTED)
 
 
 def _serve(

@@ -416,7 +416,8 @@ class MemoryStore:
         if settlement.state is not State.DONE:
             self._remember(job, settlement)
         if settlement.state is State.QUEUED and not job.cancel:
-            self._queue(job, self._clock() + timedelta(seconds=values.delay(settlement.delay_s)))
+            delay_s = values.delay(settlement.delay_s)
+            self._queue(job, self._clock() + timedelta(seconds=delay_s) if delay_s > 0 else job.due)
         else:
             job.result = result
             self._end(job, State.CANCELLED if settlement.state is State.QUEUED else settlement.state)

@@ -6,6 +6,7 @@ looks again at what has been applied, so any number of programs may start at onc
 
 from __future__ import annotations
 
+import hashlib
 import re
 from importlib import resources
 from typing import Any
@@ -31,6 +32,7 @@ create schema if not exists tenure;
 create table if not exists tenure.migration (
     number integer primary key,
     name text not null,
+    sum text not null,  -- of the file as it was applied
     applied timestamptz not null default now()
 );
 """
@@ -48,7 +50,12 @@ select coalesce(max(number), 0) from tenure.migration
 RECORD = """
 -- Record that a migration was applied.
 -- Holds: each number once.
-insert into tenure.migration (number, name) values (%(number)s::int, %(name)s::text)
+insert into tenure.migration (number, name, sum) values (%(number)s::int, %(name)s::text, %(sum)s::text)
+"""
+
+SUMS = """
+-- What was applied, in order.
+select sum from tenure.migration order by number
 """
 
 
@@ -58,6 +65,10 @@ class Migration(msgspec.Struct, frozen=True):
     number: int
     name: str
     sql: str
+
+    @property
+    def sum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()[:16]
 
 
 def migrations() -> list[Migration]:
@@ -86,7 +97,8 @@ def migrate(conn: Connection[Any]) -> list[str]:
             missing = known[_number(conn) :]  # read again under the lock: another migrator may have been here
             if missing:
                 conn.execute(missing[0].sql.encode(), prepare=False)
-                conn.execute(RECORD, {"number": missing[0].number, "name": missing[0].name})
+                given = {"number": missing[0].number, "name": missing[0].name, "sum": missing[0].sum}
+                conn.execute(RECORD, given)
                 applied.append(missing[0].name)
     return applied
 
@@ -115,10 +127,17 @@ def _number(conn: Connection[Any]) -> int:
 
 
 def _current(conn: Connection[Any], known: list[Migration]) -> bool:
-    number = _number(conn)
-    if number > len(known):
+    """Whether all of them have been applied, and as they are."""
+    sums = [sum for (sum,) in conn.cursor(row_factory=tuple_row).execute(SUMS).fetchall()]
+    if len(sums) > len(known):
         raise SchemaOutdated(
-            f"the schema is at {number}, this program knows {len(known)}: a newer program has migrated it, "
+            f"the schema is at {len(sums)}, this program knows {len(known)}: a newer program has migrated it, "
             "upgrade this one"
         )
-    return number == len(known)
+    for one, sum in zip(known, sums, strict=False):
+        if one.sum != sum:
+            raise SchemaOutdated(
+                f"{one.name} was applied here in another form, by a version that was never released: save what you "
+                "need, `drop schema tenure cascade`, and run `tenure migrate`"
+            )
+    return len(sums) == len(known)

@@ -256,7 +256,10 @@ with told as (
 ), back as (
     update tenure.job j set
         state = 'queued',
-        due = coalesce(%(now)s::timestamptz, now()) + make_interval(secs => h.delay_s),
+        due = case
+            when h.delay_s > 0 then coalesce(%(now)s::timestamptz, now()) + make_interval(secs => h.delay_s)
+            else j.due  -- its old place in the lane, in front of what came after it
+        end,
         failures = h.failures,
         crashes = h.crashes,
         interruptions = h.interruptions,

@@ -158,7 +158,8 @@ class Store(Protocol):
     def exchange(self, settlements: Sequence[Settlement], want: Want | None) -> Exchanged:
         """Settle these, and claim up to `want.limit` due jobs: one transaction, one round trip.
 
-        Settling keeps the rules of `Settlement`: only the current epoch of a running job, each once. When
+        Settling keeps the rules of `Settlement`: a job that goes back without a delay keeps its due time, and so
+        its place in its lane. Only the current epoch of a running job, each once. When
         the database refuses a settlement for what it contains, that one is settled with a fixed text
         in place of result, error and certificate (state dead when it was done). Claims come most
         urgent first; the order within a lane (queue, priority) is (due, id). A claim raises epoch
@@ -210,7 +211,7 @@ class Store(Protocol):
     def reclaim(self, limit: int = 100) -> list[Lease]:
         """Take back up to `limit` leases that have run out, from the job rows alone.
 
-        Each goes back to the queue, due at once, as an interruption with the ending `lease_lost`
+        Each goes back to its place in the queue, as an interruption with the ending `lease_lost`
         (or to cancelled, when that was asked).
         """
         ...

@@ -234,6 +234,7 @@ class State:
     renewing: dict[float, frozenset[Lease]] = field(default_factory=dict[float, frozenset[Lease]])
     wake_pending: bool = False
     round_at_s: float = 0.0
+    looking: set[str] = field(default_factory=set[str])  # workers whose boards this round has yet to read
     report: NodeView | None = None
     reported_s: float = float("-inf")
     broken: dict[str, str] = field(default_factory=dict[str, str])

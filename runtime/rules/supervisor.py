@@ -97,6 +97,10 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, list[Effect]]
             kill(state.slots[name], out)
         case Looked(name, glance):
             _judge(state, state.slots[name], glance, now_s, out)
+            if name in state.looking:
+                state.looking.discard(name)
+                if not state.looking:
+                    _end_round(state, now_s, out)
         case Taken(name, numbers):
             _take_back(state, state.slots[name], set(numbers), out)
         case Exited():
@@ -516,21 +520,31 @@ def _round(state: State, now_s: float, out: list[Effect]) -> None:
     """Once a second while there is work: pass on how far the jobs are and what this node looks like."""
     if now_s < state.round_at_s:
         return
-    entries = []
     busy = [slot for slot in state.workers if slot.batch is not None]
+    state.round_at_s = now_s + (ROUND_S if busy else REPORT_EVERY_S)
+    state.looking = {slot.name for slot in busy}
     for slot in busy:
+        _look(state, slot, out)
+    if not busy:
+        _end_round(state, now_s, out)
+
+
+def _end_round(state: State, now_s: float, out: list[Effect]) -> None:
+    """All boards have been read: say what they show."""
+    if state.scheduler.phase != "up":
+        return
+    entries = []
+    for slot in state.workers:
         held, told = slot.running(), (slot.glance.number, slot.glance.progress)
         if held is not None and slot.glance.progress is not None and told != slot.told_progress:
             slot.told_progress = told
             entries.append((held.lease, slot.glance.progress))
-        _look(state, slot, out)
     if entries:
         out.append(Say(SCHEDULER, Progressed(entries=tuple(entries))))
     report = _view(state)
     if report != state.report or now_s - state.reported_s >= REPORT_EVERY_S:
         state.report, state.reported_s = report, now_s
         out.append(Say(SCHEDULER, Report(node=report)))
-    state.round_at_s = now_s + (ROUND_S if busy else REPORT_EVERY_S)
 
 
 def _ask_whether_idle(state: State, now_s: float, out: list[Effect]) -> None:

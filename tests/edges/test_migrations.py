@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import msgspec
 import psycopg
 import pytest
 
@@ -51,6 +52,20 @@ def test_a_missing_migration_is_said_and_applied(dsn: str, monkeypatch: pytest.M
     monkeypatch.setattr(migrate, "migrations", lambda: known)
     for act in (store.check, store.install):
         with pytest.raises(SchemaOutdated, match="newer program"):
+            act()
+    store.close()
+
+
+def test_a_file_that_was_applied_in_another_form_is_noticed(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = migrate.migrations()
+    store = PostgresStore(dsn)
+    store.install()
+    edited = msgspec.structs.replace(known[0], sql=known[0].sql + "-- edited")
+    monkeypatch.setattr(migrate, "migrations", lambda: [edited, *known[1:]])
+    for act in (store.check, store.install):
+        with pytest.raises(SchemaOutdated, match=known[0].name):
             act()
     store.close()
 

@@ -16,6 +16,7 @@ LEASE_S = 30.0
 ACTS: dict[str, Callable[[Store, Clock, Lease], object]] = {
     "claim": lambda store, clock, lease: store.claim(want(lease_s=LEASE_S)),
     "cancel": lambda store, clock, lease: store.cancel(lease.id),
+    "reschedule": lambda store, clock, lease: store.reschedule(lease.id, delay_s=60.0),
     "renew": lambda store, clock, lease: store.renew([lease], LEASE_S).held,
     "settle done": lambda store, clock, lease: store.settle([settlement(lease, State.DONE)])[0],
     "settle queued": lambda store, clock, lease: store.settle([settlement(lease, State.QUEUED)])[0],
@@ -76,6 +77,25 @@ def test_no_act_of_an_old_lease_moves_a_running_job(store: Store, clock: Clock, 
         assert not ACTS[act](store, clock, Lease(job.id, epoch))
 
     assert store.status(job.id) == before
+
+
+@pytest.mark.parametrize("state", WAYS)
+def test_a_job_is_deleted_in_every_state_but_running(store: Store, clock: Clock, state: State) -> None:
+    lease = Lease(new().id, 1)
+    store.push([new(id=lease.id, unique="u")])
+    for step in WAYS[state]:
+        ACTS[step](store, clock, lease)
+    before = store.status(lease.id)
+
+    assert store.delete(lease.id) is (state is not State.RUNNING)
+
+    if state is State.RUNNING:
+        assert store.status(lease.id) == before
+        assert store.settle([settlement(lease, State.DONE)]) == [True], "its worker notices nothing"
+    else:
+        assert store.status(lease.id) is None
+        assert not store.delete(lease.id)
+        assert store.push([new(id=lease.id, unique="u")]) == [lease.id]
 
 
 def test_the_table_names_real_acts_and_states() -> None:

@@ -404,7 +404,7 @@ def test_exchange_settles_and_claims_what_it_has_put_back(store: Store, clock: C
     store.push(jobs)
     first = store.claim(want(limit=1))
     clock.move(1)
-    exchanged = store.exchange([settlement(first[0], State.QUEUED)], want(limit=5, rewind=False))
+    exchanged = store.exchange([settlement(first[0], State.QUEUED)], want(limit=5))
     assert exchanged.kept == (True,)
     assert sorted(claim.lease.id for claim in exchanged.claims) == sorted(job.id for job in jobs)
     again = store.exchange([settlement(claim, State.QUEUED) for claim in exchanged.claims], want())
@@ -506,14 +506,14 @@ def test_renewing_moves_the_end_of_current_leases_only(store: Store, clock: Cloc
     assert store.renew([], 10).held == frozenset()
 
 
-def test_a_reclaimed_job_is_due_at_once_and_was_an_interruption(store: Store, clock: Clock) -> None:
+def test_a_reclaimed_job_has_its_old_place_and_was_an_interruption(store: Store, clock: Clock) -> None:
     job = new()
     store.push([job])
     store.claim(want(lease_s=5))
     clock.move(7)
     store.reclaim()
     view = status(store, job.id)
-    assert (view.state, view.due, view.attempt) == (State.QUEUED, clock.now, 1)
+    assert (view.state, view.due, view.attempt) == (State.QUEUED, clock.now - timedelta(seconds=7), 1)
     assert (view.failures, view.crashes, view.interruptions) == (0, 0, 1)
     [attempt] = view.attempts
     assert (attempt.ending, attempt.ended, attempt.node) == (Ending.LEASE_LOST, clock.now, HOLDER.node)
@@ -817,3 +817,141 @@ def test_pruning_drops_whole_days_of_ended_jobs_and_never_dead_ones(store: Store
     clock.move(43_200)
     store.prune(86_400, 1e6)
     assert [store.status(job.id) is None for job in jobs] == [True, True, False, False]
+
+
+def test_a_job_that_goes_back_without_a_delay_keeps_its_place_in_its_lane(store: Store, clock: Clock) -> None:
+    first, second = new(), new()
+    store.push([first])
+    clock.move(1)
+    store.push([second])
+    [claim] = store.claim(want(limit=1))
+    clock.move(60)
+    store.settle([settlement(claim, State.QUEUED, ending=Ending.CRASHED)])
+    assert status(store, first.id).due == clock.now - timedelta(seconds=61)
+    assert [one.lease.id for one in store.claim(want(limit=2))] == [first.id, second.id]
+
+
+# -- a taken unique key, and what people do to queued, ended and dead jobs
+
+
+def test_a_push_can_ask_who_has_its_unique_key(store: Store) -> None:
+    first, second = new(unique="u"), new(unique="u")
+    assert store.push_unique(first) == first.id
+    assert store.push_unique(second) == first.id
+    [claim] = store.claim(want())
+    assert store.push_unique(second) == first.id, "a running one has it, too"
+    assert store.push_unique(new(unique="u", kind="other")) != first.id
+
+    store.settle([settlement(claim)])
+    assert store.push_unique(first) == first.id, "a known id is answered with itself"
+    assert store.push_unique(second) == second.id
+
+
+def test_a_replaced_job_is_the_newer_one_in_all_but_its_id(store: Store, clock: Clock) -> None:
+    first = new(unique="u", delay_s=600.0)
+    store.push([first])
+    second = new(unique="u", queue="fast", priority=0, payload='{"n": 2}', due=clock.now + timedelta(hours=1))
+
+    assert store.push_unique(second, replace=True) == first.id
+
+    view = status(store, first.id)
+    assert (view.queue, view.priority, view.due) == ("fast", 0, second.due)
+    assert msgspec.json.decode(view.payload) == {"n": 2}
+    assert store.status(second.id) is None
+    assert store.push_unique(new(unique="u", delay_s=5.0), replace=True) == first.id
+    assert status(store, first.id).due == clock.now + timedelta(seconds=5)
+
+
+def test_a_running_job_is_not_replaced(store: Store) -> None:
+    first = new(unique="u")
+    store.push([first])
+    store.claim(want())
+    before = status(store, first.id)
+
+    assert store.push_unique(new(unique="u", payload='{"n": 2}'), replace=True) is None
+
+    assert status(store, first.id) == before
+
+
+def test_a_replacement_keeps_the_rules_of_the_table(store: Store) -> None:
+    store.push([new(unique="u")])
+    for given in ({"queue": "@x"}, {"payload": '"\\u0000"'}, {"due": datetime(2026, 1, 1)}):  # noqa: DTZ001
+        with pytest.raises(ValueError):
+            store.push_unique(new(unique="u", **given), replace=True)
+
+
+def test_a_job_is_due_when_it_is_rescheduled_to(store: Store, clock: Clock) -> None:
+    job = new()
+    store.push([job])
+    assert store.reschedule(job.id, delay_s=60.0)
+    assert claimed_ids(store) == []
+    assert store.reschedule(job.id, clock.now - timedelta(seconds=1))
+    assert claimed_ids(store) == [job.id]
+
+
+@pytest.mark.parametrize("due", [datetime(2026, 1, 1), datetime(1960, 1, 1, tzinfo=UTC)])  # noqa: DTZ001
+def test_a_job_is_not_rescheduled_to_what_is_no_time(store: Store, due: datetime) -> None:
+    job = new()
+    store.push([job])
+    before = status(store, job.id)
+    with pytest.raises(ValueError):
+        store.reschedule(job.id, due)
+    assert status(store, job.id) == before
+
+
+def die(store: Store, *jobs: Any) -> None:
+    """Let queued jobs of any kind die."""
+    for _ in jobs:
+        [claim] = store.claim(want(limit=1, kinds=("noop", "other")))
+        store.settle([settlement(claim, State.DEAD)])
+
+
+def test_all_dead_jobs_of_a_kind_are_queued_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.edges.postgres.RETRY_ROWS", 2)
+    jobs = [new() for _ in range(5)]
+    other = new(kind="other")
+    store.push([*jobs, other])
+    die(store, *jobs, other)
+
+    assert store.retry_all("noop") == 5
+
+    assert [(one.state, one.attempt) for one in store.jobs(kind="noop")] == [(State.QUEUED, 0)] * 5
+    assert status(store, other.id).state is State.DEAD
+    assert store.retry_all("noop") == 0
+
+
+def test_dead_jobs_whose_keys_are_taken_stay_dead_and_do_not_stop_the_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.edges.postgres.RETRY_ROWS", 2)
+    taken = [new(unique="u") for _ in range(3)]
+    for job in taken:
+        store.push([job])
+        die(store, job)
+    free = new()
+    store.push([free])
+    die(store, free)
+
+    assert store.retry_all("noop") == 2
+
+    assert [status(store, job.id).state for job in taken] == [State.QUEUED, State.DEAD, State.DEAD]
+    assert status(store, free.id).state is State.QUEUED
+
+
+def test_waiting_shows_what_is_first_in_each_lane(store: Store, clock: Clock) -> None:
+    lane = [new(kind=kind, due=clock.now - timedelta(seconds=9 - at)) for at, kind in enumerate("aab")]
+    store.push([*lane, new(kind="a", queue="q"), new(kind="later", delay_s=60.0)])
+
+    assert store.waiting() == [
+        QueueCount(
+            queue="default", kind="a", queued=2, running=0, oldest_due=clock.now - timedelta(seconds=9)
+        ),
+        QueueCount(
+            queue="default", kind="b", queued=1, running=0, oldest_due=clock.now - timedelta(seconds=7)
+        ),
+        QueueCount(queue="q", kind="a", queued=1, running=0, oldest_due=clock.now),
+    ]
+    assert [(one.queue, one.kind, one.queued) for one in store.waiting(1)] == [
+        ("default", "a", 1),
+        ("q", "a", 1),
+    ]

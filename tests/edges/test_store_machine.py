@@ -195,6 +195,22 @@ class Stores(RuleBasedStateMachine):
     def retry(self, id: str) -> None:
         self.both("retry", id)
 
+    @rule(kind=kinds)
+    def retry_all(self, kind: str) -> None:
+        self.both("retry_all", kind)
+
+    @rule(job=new_jobs, replace=st.booleans(), key=st.sampled_from(["u", "v"]))
+    def push_unique(self, job: NewJob, replace: bool, key: str) -> None:
+        self.both("push_unique", msgspec.structs.replace(job, unique=key), replace=replace)
+
+    @rule(id=ids, delay_s=delays)
+    def reschedule(self, id: str, delay_s: float) -> None:
+        self.both("reschedule", id, delay_s=delay_s)
+
+    @rule(id=ids)
+    def delete(self, id: str) -> None:
+        self.both("delete", id)
+
     @rule(name=st.sampled_from(["s", "t"]), kind=kinds, every_s=st.sampled_from([0.5, 7.0]), queue=queues)
     def schedule(self, name: str, kind: str, every_s: float, queue: str) -> None:
         spec = f'{{"every_s": {every_s}}}'
@@ -238,6 +254,7 @@ class Stores(RuleBasedStateMachine):
         self.both("jobs", state, kind=kind, limit=3)
         self.both("dead", kind=kind, limit=2)
         self.both("cancels", "n1")
+        self.both("waiting", 2)
 
     @invariant()
     def the_lists_agree(self) -> None:

@@ -143,9 +143,12 @@ def test_jobs_run_and_deaths_are_certified_whatever_the_start_method(on: Stage, 
     if method == "spawn":  # of a fork server's child that lives this short nobody is told
         assert certificate.peak_memory_bytes > 1_000_000
     assert [one.ending for one in view.attempts] == [Ending.CRASHED, Ending.DONE]
-    for pid in service.family() - {service.pid}:
+    last = on.push("nap", seconds=0.7)
+    on.started(last)
+    for pid in service.family():
         os.kill(pid, signal.SIGTERM)
     assert service.process.wait(20) == EXIT_OK
+    assert on.ended(last, within_s=1).attempt == 1, "also the helpers of the method heed no such signal"
 
 
 @pytest.mark.parametrize(
