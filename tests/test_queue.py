@@ -34,7 +34,8 @@ from runtime.errors import (
 )
 from runtime.model.jobs import Ending, Failure, Holder, NodeView, Settlement, State, Want, WorkerView
 from runtime.registry import DEFINED
-from tests.helpers import places, waiting
+from tests.helpers import places
+from tests.helpers.waiting import wait_for
 
 
 @job("queue.scale", retry=NO_RETRY, queue="images", priority=3)
@@ -299,10 +300,10 @@ def test_replace_moves_a_queued_job_and_leaves_a_running_one_alone(
 def test_a_push_that_waits_for_another_one_of_its_key_learns_who_has_it(
     queue: Queue, schema_dsn: str
 ) -> None:
-    with psycopg.connect(schema_dsn) as conn, ThreadPoolExecutor(1) as others:
+    with ThreadPoolExecutor(1) as others, psycopg.connect(schema_dsn) as conn:
         id = queue.push(Scale(path="a"), unique="one", conn=conn)
         asked = others.submit(queue.push, Scale(path="b"), unique="one", or_existing=True)
-        waiting.until(lambda: is_blocked(schema_dsn))
+        wait_for(lambda: is_blocked(schema_dsn))
         conn.commit()
         assert asked.result(20) == id
 
@@ -336,9 +337,10 @@ def test_a_push_that_failed_opens_no_window(queue: Queue, monkeypatch: pytest.Mo
     def away(store: PostgresStore, jobs: object) -> None:
         raise StoreUnavailable
 
-    with monkeypatch.context() as patch, pytest.raises(StoreUnavailable):
+    with monkeypatch.context() as patch:
         patch.setattr(PostgresStore, "push", away)
-        queue.push(Scale(path="a"), unique="one", within=30)
+        with pytest.raises(StoreUnavailable):
+            queue.push(Scale(path="a"), unique="one", within=30)
     assert queue.push(Scale(path="a"), unique="one", within=30) is not None
 
 
@@ -362,7 +364,7 @@ def test_a_queued_job_is_rescheduled_or_deleted(queue: Queue, store: PostgresSto
     assert view.due == due
     assert queue.reschedule(id, after=0)
     for given in ({}, {"after": 1, "at": due}, {"after": -1}, {"at": datetime(2090, 1, 1)}):  # noqa: DTZ001
-        with pytest.raises(ValueError, match="^(after|at|give) "):
+        with pytest.raises(ValueError, match=r"^(after|at|give) "):
             queue.reschedule(id, **given)  # type: ignore[arg-type]
     assert queue.delete(id)
     assert (queue.status(id), queue.delete(id), queue.reschedule(id, after=1)) == (None, False, False)

@@ -595,8 +595,8 @@ def attempt_connection(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 async def push_over(conn: psycopg.AsyncConnection[Any], push: Push[T]) -> T:
     """Carry out a push in the transaction of the caller's asynchronous connection; errors as of `over`."""
-    cursor = conn.cursor(row_factory=tuple_row)
     try:
+        cursor = conn.cursor(row_factory=tuple_row)
         sql, given = next(push)
         while True:
             await cursor.execute(sql.encode(), {"now": None, **given}, prepare=False)

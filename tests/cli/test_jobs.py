@@ -244,6 +244,50 @@ def test_retry_says_when_the_unique_key_is_taken(tenure: Tenure, store: Postgres
     assert "unique key 'one'" in answer.err
 
 
+def test_retry_all_queues_the_dead_jobs_of_a_kind(tenure: Tenure, store: PostgresStore) -> None:
+    dead = [rows.crashed(store), rows.failed(store)]
+    assert tenure("retry", "--all", "--kind", "cli.plain").out == "0 queued\n"
+    assert tenure("retry", "--all", "--kind", "cli.scale", "--json").json == {
+        "kind": "cli.scale",
+        "queued": 2,
+    }
+    assert {status.state for id in dead if (status := store.status(id))} == {"queued"}
+    for words in (
+        (),
+        ("--all",),
+        (dead[0], "--all", "--kind", "cli.scale"),
+        (dead[0], "--kind", "cli.scale"),
+    ):
+        assert tenure("retry", *words).status == 2
+
+
+def test_reschedule_says_when_the_job_is_due(tenure: Tenure, store: PostgresStore) -> None:
+    id = tenure("push", "cli.plain").out.strip()
+    assert tenure("reschedule", id, "--at", "2090-01-31T08:00:00+01:00").out == "due 2090-01-31T07:00:00Z\n"
+    answer = tenure("reschedule", id, "--after", "1h", "--json").json
+    job = store.status(id)
+    assert job is not None
+    assert (answer["id"], datetime.fromisoformat(answer["due"])) == (id, job.due)
+    for words in ((), ("--after", "1h", "--at", "2090-01-31T08:00:00Z"), ("--after", "soon")):
+        assert tenure("reschedule", id, *words).status == 2
+
+    running = rows.claimed(store).lease.id
+    answer = tenure("reschedule", running, "--after", "1h", "--json")
+    assert (answer.status, answer.json) == (1, {"id": running, "due": None})
+    assert "is running, not queued" in answer.err
+
+
+def test_delete_takes_out_all_that_is_not_running(tenure: Tenure, store: PostgresStore) -> None:
+    id = rows.done(store)
+    assert tenure("delete", id).out == "deleted\n"
+    answer = tenure("delete", id, "--json")
+    assert (answer.status, answer.json) == (1, {"id": id, "deleted": False})
+    assert answer.err == f"tenure: no job {id}\n"
+    running = rows.claimed(store).lease.id
+    assert "is running, not queued or ended" in tenure("delete", running).err
+    assert store.status(running) is not None
+
+
 def test_on_a_terminal_a_table_has_colours_and_whole_ids(
     tenure: Tenure, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

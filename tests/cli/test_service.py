@@ -98,7 +98,7 @@ def test_help_is_printed_when_asked_for_and_when_nothing_is(bare: Tenure) -> Non
     assert asked.out == nothing.out
     listed = re.findall(r"^  (\w+)  ", asked.out.partition("Commands:")[2], re.MULTILINE)
     assert listed == [
-        "run", "push", "status", "jobs", "cancel", "retry", "dead", "nodes", "schedules", "migrate", "check",
+        "run", "push", "status", "jobs", "cancel", "retry", "reschedule", "delete", "dead", "nodes", "migrate", "check", "schedules",
     ]  # fmt: skip
 
 

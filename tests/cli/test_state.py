@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import psycopg
 import pytest
 
@@ -11,12 +13,21 @@ from tests.cli import rows
 from tests.cli.conftest import Tenure
 
 
-def node(state: str = "running", worker: str = "idle") -> NodeView:
+def node(state: str = "running", worker: str = "idle", kinds: Sequence[str] = ()) -> NodeView:
     workers = [
         WorkerView(name="scheduler", pid=10, state="up"),
         WorkerView(name="worker 1", pid=11, state=worker, kind="cli.scale", job="7"),
     ]
-    return NodeView(id="n1", host="box", pid=9, version="0.1.0", state=state, workers=workers)
+    return NodeView(
+        id="n1",
+        host="box",
+        pid=9,
+        version="0.1.0",
+        state=state,
+        workers=workers,
+        kinds=list(kinds),
+        queues=["default"],
+    )
 
 
 def test_the_overview_counts_all_states_and_the_live_jobs_of_each_queue(
@@ -89,6 +100,20 @@ def test_nodes_shows_what_each_process_is_doing(tenure: Tenure, store: PostgresS
     assert tenure("nodes").out.splitlines()[2] == "n1\tbox\trunning\tworker 1\t11\trunning\tcli.scale\t7"
 
 
+def test_what_no_node_serves_is_shown(tenure: Tenure, store: PostgresStore) -> None:
+    store.report(node(kinds=["cli.plain", "cli.scale"]))
+    tenure("push", "cli.plain")
+    tenure("push", "cli.scale", '{"path": "a"}', "--after", "1h")
+    assert tenure("status", "--json").json["unserved"] == []
+    assert "unserved" not in tenure("status").out
+
+    tenure("push", "cli.scale", '{"path": "a"}')
+    [one] = tenure("status", "--json").json["unserved"]
+    assert (one["kind"], one["queue"], one["queued"]) == ("cli.scale", "images", 2)
+    assert list(one) == ["kind", "queue", "queued", "oldest_due"]
+    assert "cli.scale\timages\t2\t" in tenure("status").out.split("unserved", 1)[1]
+
+
 def test_schedules_shows_what_recurs(tenure: Tenure, store: PostgresStore) -> None:
     store.schedule(
         NewSchedule(name="nightly", kind="cli.plain", spec='{"type":"cron","expression":"0 3 * * *"}')
@@ -102,3 +127,23 @@ def test_schedules_shows_what_recurs(tenure: Tenure, store: PostgresStore) -> No
     line = tenure("schedules").out.splitlines()[1]
     assert line.startswith("nightly\tcli.plain\tdefault\t0 3 * * * (UTC)\tskip\tcatch_up\tdue\t")
     assert line.count("03:00 UTC") == 4, "and the first, which is due now"
+
+
+def test_a_schedule_is_paused_resumed_run_and_removed(tenure: Tenure, store: PostgresStore) -> None:
+    spec = '{"type":"cron","expression":"0 3 * * *"}'
+    store.schedule(NewSchedule(name="nightly", kind="cli.plain", spec=spec, overlap="skip"))
+    assert tenure("schedules", "pause", "nightly").out == "paused\n"
+    assert tenure("schedules", "--json").json[0]["paused"] is True
+    assert tenure("schedules", "resume", "nightly", "--json").json == {"name": "nightly", "state": "resumed"}
+    assert tenure("schedules", "--json").json[0]["paused"] is False
+
+    assert store.status(tenure("schedules", "run", "nightly").out.strip()) is not None
+    answer = tenure("schedules", "run", "nightly")
+    assert (answer.status, answer.out, answer.err) == (1, "null\n", ""), "its last run is on"
+
+    assert tenure("schedules", "remove", "nightly").out == "removed\n"
+    assert tenure("schedules", "--json").json == []
+    for verb in ("pause", "resume", "remove", "run"):
+        answer = tenure("schedules", verb, "nightly")
+        assert (answer.status, answer.out, answer.err) == (1, "", "tenure: no schedule nightly\n")
+    assert tenure("schedules", "paint", "nightly").status == 2

@@ -145,6 +145,27 @@ def test_an_ended_lease_is_reclaimed() -> None:
     assert Reclaim(scheduler.RECLAIM_LIMIT) in it.settle(it(scheduler.Begun()))
 
 
+def test_it_asks_who_serves_what_stays_due_once_a_minute() -> None:
+    it = Driven()
+    it.outlook = Outlook(due_now=True)
+    asked_at = []
+    it.settle(it(scheduler.Begun()))
+    for _ in range(40):
+        it.now_s += it.wait_s
+        if scheduler.Unserved() in it.settle(it(Waited())):
+            asked_at.append(it.now_s - 100.0)
+    assert asked_at == [10.0, 70.0, 130.0, 190.0], "not before a program that starts had its time"
+
+
+def test_it_asks_not_who_serves_while_all_that_is_due_is_claimed() -> None:
+    it = Driven()
+    it.settle(it(scheduler.Begun()))
+    for number in range(40):
+        it.outlook = Outlook(due_now=number % 2 == 0)
+        it.now_s += it.wait_s
+        assert scheduler.Unserved() not in it.settle(it(Waited()))
+
+
 def test_it_leaves_only_when_all_that_is_attested_is_written() -> None:
     it = started()
     first = it(Told(Record(number=1)))
