@@ -19,16 +19,17 @@ from typing import Any, Protocol
 from setproctitle import setproctitle
 
 from runtime.edges import clock, log, processes, signals
+from runtime.edges.output import PIPE_BYTES, Lines
 from runtime.edges.processes import Child, Lifeline, Main, Method, Shared
 from runtime.errors import BadFrame, EmbeddedError, PeerGone
 from runtime.model.exits import EXIT_FAILED, Exit
-from runtime.model.messages import FromChild, Progressed, Report
+from runtime.model.messages import Claimed, FromChild, Held, Progressed, Report
 from runtime.rules import fleet
 from runtime.rules import supervisor as rules
 from runtime.rules.attempts import Glance, Remains
 from runtime.rules.fleet import POSTGRES
 
-OUTPUT_MAX = 64 * 1024  # bytes of a worker's output taken in one turn, so that none starves the others
+NAMED_MAX = 1000  # newest claims of a worker that are remembered by name: output of ended ones may yet come
 
 
 class Database(Protocol):
@@ -72,6 +73,7 @@ class Supervisor:
         self._signals = signals.Signals()
         self._children: dict[str, Child] = {}
         self._shared = {name: Shared() for name in roles}
+        self._named: dict[str, dict[int, Held]] = {name: {} for name in roles}
         self._inherited = processes.children()  # not ours to end
         self._database_pidfd: int | None = None
         self._out_of_memory = processes.out_of_memory_count()
@@ -156,28 +158,40 @@ class Supervisor:
             self._feed(fleet.Garbled(name, str(error)))
             return False
         for message in messages:
+            if isinstance(message, Claimed):
+                self._remember(name, message)
             self._feed(fleet.Heard(name, message))
         return bool(messages)
+
+    def _remember(self, name: str, message: Claimed) -> None:
+        named = self._named[name]
+        named.update(enumerate(message.claims, message.first))
+        while len(named) > NAMED_MAX:
+            del named[next(iter(named))]
 
     def _read_output(self, name: str) -> bool:
         child = self._children[name]
         shared = self._shared[name]
         before = shared.board.number
         try:
-            data = os.read(child.output_fd, OUTPUT_MAX)
+            data = os.read(child.output_fd, PIPE_BYTES)
         except BlockingIOError:
             return False
         if not data:
             self._unwatch(child.output_fd)
             return False
-        for number, line in child.capture.feed(data, before, shared.board.number):
-            held = self._state.slots[name].batch
-            job = held.claims.get(number) if held else None
+        after = shared.board.number
+        self._read_messages(name)  # a job prints after its claim was told
+        self._log_output(name, child.capture.feed(data, before, after))
+        return True
+
+    def _log_output(self, name: str, lines: Lines) -> None:
+        for number, line in lines:
+            job = self._named[name].get(number)
             if job is not None:
                 log.event("info", "job.output", job=job.lease.id, kind=job.kind, line=line)
             else:
                 log.event("info", "child.output", child=name, line=line)
-        return True
 
     def _on_end(self, name: str) -> None:
         if name == POSTGRES:
@@ -195,6 +209,7 @@ class Supervisor:
             if not self._read_output(name):
                 break
         shared = self._shared[name]
+        self._log_output(name, child.capture.end(shared.board.number))
         struck = processes.out_of_memory_count()
         remains = Remains(
             glance=self._glance(name, memory=False),
@@ -253,6 +268,7 @@ class Supervisor:
         except OSError as error:
             return fleet.SpawnFailed(name, str(error), random.random())
         self._children[name] = child
+        self._named[name].clear()  # a new process counts from 1 again
         self._selector.register(child.pipe.read_fd, selectors.EVENT_READ, ("pipe", name))
         self._selector.register(child.output_fd, selectors.EVENT_READ, ("output", name))
         self._selector.register(child.sentinel, selectors.EVENT_READ, ("sentinel", name))

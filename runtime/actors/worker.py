@@ -200,6 +200,7 @@ class Runner:
         stacks_fd: int,
     ) -> None:
         self._worker = worker
+        self._pid = os.getpid()
         self.kinds = handlers.kinds
         self._handlers = handlers
         self._limits = limits
@@ -253,6 +254,8 @@ class Runner:
                 return result
         finally:
             self._number = 0
+            if os.getpid() != self._pid:
+                os._exit(EXIT_FAILED)  # a fork of the handler's that came out of it: there is one worker
 
     def _context(self, claim: Claim, number: int, limits: Limits) -> Context:
         return Context(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from runtime.model.exits import EXIT_FAILED, Exit
 from runtime.rules.fleet import SCHEDULER, Begun
-from runtime.rules.restart import Health, RestartPolicy, after_death, after_ready, is_unhealthy
+from runtime.rules.restart import PROBE_S, Health, RestartPolicy, after_death, after_ready, is_unhealthy
 from tests.rules.driver import Service
 
 POLICY = RestartPolicy()
@@ -133,3 +133,12 @@ def test_health_comes_back_in_two_steps() -> None:
     assert proven.proven
     assert not is_unhealthy(proven, POLICY)
     assert after_ready(proven, 10.0, 20.0, POLICY) == Health(proven=True)
+
+
+@given(since_s=st.floats(0.0, 1e7))
+def test_health_comes_at_the_very_moment_that_the_next_tick_is_set_for(since_s: float) -> None:
+    """Not one rounding later: the Tick would be due again and again at one moment."""
+    sick = Health(deaths=3)
+    assert after_ready(sick, since_s, since_s + PROBE_S, POLICY).proven
+    proven = Health(deaths=3, proven=True)
+    assert after_ready(proven, since_s, since_s + POLICY.healthy_after_s, POLICY) == Health(proven=True)

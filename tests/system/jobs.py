@@ -118,6 +118,11 @@ class Die(Noted):
                 os.abort()
             case "descriptors":
                 os.closerange(0, 64)
+            case "fork":
+                child = os.fork()
+                if child == 0:
+                    raise ValueError("in the fork")
+                return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             case "recursion":
                 sys.setrecursionlimit(10**9)
                 _deeper(0)

@@ -104,6 +104,15 @@ def test_whatever_a_handler_raises_is_a_failure_with_a_name(on: Stage, what: str
     assert not service.events("child.exited"), "the worker lives on"
 
 
+def test_a_fork_that_comes_out_of_its_handler_is_no_second_worker(on: Stage) -> None:
+    service = on.run(workers=1)
+    view = on.ended(on.push("die", how="fork"))
+    assert (view.result is not None and bytes(view.result), view.attempt) == (b"1", 1)
+    on.ended(on.push("quick"))
+    assert not service.events("child.exited")
+    assert not service.events("attempt.failed")
+
+
 def test_two_poison_jobs_among_good_ones_end_dead_after_three_executions(on: Stage) -> None:
     service = on.run(workers=4)
     good = on.push_many("count", 100)

@@ -6,8 +6,6 @@ import signal
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from runtime.edges.output import CUT, LINES_MAX, LOGGED_MAX
 from runtime.edges.processes import resident_bytes
 from runtime.model.exits import OUTPUT_TAIL
@@ -35,9 +33,6 @@ def test_lines_of_python_and_of_c_are_logged_once_for_the_job_that_printed_them(
     assert not [e for e in service.events("child.output") if "line of" in e["line"]]
 
 
-@pytest.mark.xfail(
-    reason="the supervisor asks neither for the rest nor whose an ended claim was", strict=True
-)
 def test_many_short_jobs_that_print_are_told_apart(on: Stage) -> None:
     service = on.run(workers=2)
     jobs = on.push_many("say", 2000)
@@ -54,9 +49,6 @@ def test_a_subprocess_prints_for_its_job_too(on: Stage) -> None:
     assert printed(service, job, "err") == ["out", "err"]
 
 
-@pytest.mark.xfail(
-    reason="the supervisor asks neither for the rest nor whose an ended claim was", strict=True
-)
 def test_the_last_word_before_a_crash_is_in_the_log_and_in_the_certificate(on: Stage) -> None:
     service = on.run(workers=1)
     for how in ("segfault", "exit", "kill"):
