@@ -149,7 +149,7 @@ def test_pushing_an_id_again_adds_nothing(queue: Queue) -> None:
         ({"within": 30}, "^within needs unique"),
         ({"within": 0, "unique": "k"}, "^within must be"),
         ({"within": True, "unique": "k"}, "^within must be"),
-        ({"within": 30, "unique": "k", "conn": object()}, "^within cannot .* conn"),
+        ({"within": 30, "unique": "k", "conn": 1}, "^within cannot .* conn"),
         ({"or_existing": True, "replace": True, "unique": "k"}, "or_existing or replace"),
     ],
     ids=str,

@@ -206,3 +206,38 @@ def _reset(conn: psycopg.Connection) -> None:
 def _check(conn: psycopg.Connection) -> None:
     found = dict(conn.execute("select name, amount from account").fetchall())
     assert found == {"from": 90, "to": 10}
+
+
+def test_a_taken_key_is_answered_and_replaced_as_by_a_queue() -> None:
+    with LocalQueue(T) as queue:
+        id = queue.push(Flaky(), unique="one", after=60) or ""
+        assert queue.push(Flaky(), unique="one", or_existing=True) == id
+        assert queue.push(Flaky(), unique="one", replace=True) == id
+        assert queue.drain() == 1, "it is due now"
+        with pytest.raises(ValueError, match="replace needs unique"):
+            queue.push(Flaky(), replace=True)
+
+
+def test_a_window_ends_by_the_clock_of_the_test() -> None:
+    with LocalQueue(T) as queue:
+        assert queue.push(Flaky(), unique="one", within=30) is not None
+        assert queue.drain() == 1
+        assert queue.push(Flaky(), unique="one", within=30) is None
+        queue.now = T + timedelta(seconds=30)
+        assert queue.push(Flaky(), unique="one", within=30) is not None
+
+
+def test_jobs_are_rescheduled_deleted_and_retried_as_by_a_queue() -> None:
+    with LocalQueue(T) as queue:
+        id = queue.push(Says("cancel")) or ""
+        assert queue.reschedule(id, after=60)
+        assert queue.drain() == 0
+        assert queue.delete(id)
+        assert queue.status(id) is None
+        dead = queue.push(Flaky(fails=9)) or ""
+        for day in range(1, 5):
+            queue.drain_at(T + timedelta(days=day))
+        assert queue.retry_all("t-flaky") == 1
+        view = queue.status(dead)
+        assert view is not None
+        assert view.state is State.QUEUED

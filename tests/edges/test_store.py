@@ -454,7 +454,7 @@ def test_a_queued_job_is_cancelled_at_once(store: Store, clock: Clock) -> None:
     assert store.claim(want()) == []
 
 
-@pytest.mark.parametrize("id", ["nonsense", "", new_id()])
+@pytest.mark.parametrize("id", ["nonsense", "", "01a22d0d-75d9-7000-8c22-782ef161a0bc"])
 def test_an_unknown_job_is_nothing(store: Store, id: str) -> None:
     assert store.cancel(id) is None
     assert store.retry(id) is False

@@ -402,6 +402,28 @@ def test_what_goes_back_to_its_queue_is_told(real: PostgresStore, listener: Post
     assert heard(listener) == ["a"]
 
 
+def test_what_is_replaced_rescheduled_or_retried_is_told(
+    real: PostgresStore, listener: PostgresStore
+) -> None:
+    job = new(queue="a", unique="u", delay_s=60)
+    real.push([job])
+    heard(listener)
+    real.push_unique(new(queue="b", unique="u"))
+    assert heard(listener) == []
+    real.push_unique(new(queue="b", unique="u", delay_s=30), replace=True)
+    assert heard(listener) == ["@later"]
+    real.push_unique(new(queue="b", unique="u"), replace=True)
+    assert heard(listener) == ["b"]
+    real.reschedule(job.id, delay_s=60)
+    assert heard(listener) == ["@later"]
+    real.reschedule(job.id)
+    assert heard(listener) == ["b"]
+    [claim] = real.claim(want())
+    real.settle([settlement(claim, State.DEAD)])
+    assert real.retry_all("noop") == 1
+    assert heard(listener) == ["b"]
+
+
 def test_a_rolled_back_push_wakes_nobody(clean_dsn: str, listener: PostgresStore) -> None:
     with psycopg.connect(clean_dsn) as caller:
         PostgresStore.over(caller).push([new()])

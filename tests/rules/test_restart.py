@@ -141,4 +141,5 @@ def test_health_comes_at_the_very_moment_that_the_next_tick_is_set_for(since_s: 
     sick = Health(deaths=3)
     assert after_ready(sick, since_s, since_s + PROBE_S, POLICY).proven
     proven = Health(deaths=3, proven=True)
-    assert after_ready(proven, since_s, since_s + POLICY.healthy_after_s, POLICY) == Health(proven=True)
+    policy = RestartPolicy(healthy_after_s=0.7)
+    assert after_ready(proven, since_s, since_s + policy.healthy_after_s, policy) == Health(proven=True)
