@@ -270,7 +270,7 @@ def _main(ends: Ends, spec: _Apart) -> int:
     runner = Runner(1, handlers, limits, spec.provided, board, output, ends.stacks.fd)
     if spec.hook is not None:
         spec.hook()
-    runner.run(spec.claim, 1)
+    runner.run(spec.claim, 1, float("inf"))
     sys.stdout.flush()
     return EXIT_OK
 

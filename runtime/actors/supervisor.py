@@ -99,7 +99,11 @@ class Supervisor:
     def _turn(self) -> None:
         wait_s = max(rules.next_at(self._state) - clock.now_s(), 0.0)
         ready = self._selector.select(min(wait_s, 3600.0))
-        ended = []
+        # The dead first, each after its last words: else a limit of theirs may seem to have passed alive.
+        for key, _ in ready:
+            what, name = key.data
+            if what == "sentinel":
+                self._on_end(name)
         for key, mask in ready:
             what, name = key.data
             if what == "signals":
@@ -107,12 +111,8 @@ class Supervisor:
             elif what == "lifeline":
                 log.event("error", "guardian.died", then="all processes of the service end")
                 self._code = EXIT_FAILED
-            elif what == "sentinel":
-                ended.append(name)  # last: what it said before comes first
-            elif name in self._children:
+            elif what != "sentinel" and key.fd in self._selector.get_map():
                 self._on_child(what, name, mask)
-        for name in ended:
-            self._on_end(name)
         self._feed(fleet.Tick())
 
     # -- events

@@ -131,8 +131,10 @@ def _loop(spec: Spec, outside: Outside, runner: Runner) -> int:
             outside.tokens.put(message.first, len(message.claims))
             outside.pipe.send_and_wait(message)
         match action:
-            case rules.Run(claim, number):
-                event = runner.run(claim, number) if outside.tokens.take(number) else rules.Revoked()
+            case rules.Run(claim, number, begin_by_s):
+                event = rules.Revoked()
+                if outside.tokens.take(number):
+                    event = runner.run(claim, number, begin_by_s)
             case rules.Exchange():
                 heard = outside.pipe.receive()
                 for order in heard:
@@ -177,6 +179,7 @@ def _exchange(spec: Spec, outside: Outside, runner: Runner, action: rules.Exchan
         log.event("warning", "store.unavailable", reason=str(error))
         return rules.Lost(random.random())
     outside.board.clear_journal()
+    outside.board.end()
     for settlement, kept in zip(action.settlements, exchanged.kept, strict=True):
         if not kept:
             lease = settlement.lease
@@ -216,17 +219,28 @@ class Runner:
         faulthandler.enable(file=stacks_fd)
         faulthandler.register(signals.STACKS, file=stacks_fd, all_threads=True)
 
-    def run(self, claim: Claim, number: int) -> rules.Ran:
-        """Run one claim from its first to its last line, with its outcome in the journal."""
+    def run(self, claim: Claim, number: int, begin_by_s: float) -> rules.Ran | rules.Revoked:
+        """Run one claim from its first to its last line, with its outcome in the journal.
+
+        The clock is read when the board says that it runs: a process that was stopped in between does not begin.
+        Where the journal has no room for the outcome, the board keeps the claim, as one that began long after now,
+        until it is settled (`forget`): a death before that is still this job's.
+        """
         setproctitle(f"tenure: worker {self._worker} {claim.kind} {claim.lease.id}")
         began_ns = clock.now_ns()
         self._cpu_ns = time.process_time_ns()
         self._board.begin(number, began_ns, self._cpu_ns)
+        if clock.now_s() >= begin_by_s:
+            self._board.end()
+            return rules.Revoked()
         settlement = self._attempt(claim, number)
         self._output.end(number)
         safe = self._board.note(settlement)
         self._tidiness.restore()
-        self._board.end()
+        if safe:
+            self._board.end()
+        else:
+            self._board.linger()
         return rules.Ran(settlement, (clock.now_ns() - began_ns) / 1e9, safe)
 
     def _attempt(self, claim: Claim, number: int) -> Settlement:

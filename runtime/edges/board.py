@@ -20,6 +20,8 @@ from runtime.model.jobs import Settlement
 
 Why = Literal["timeout", "stall", "cancel"]
 
+NEVER_NS = 2**62  # a start that no clock will reach
+
 PAGE = 4096
 JOURNAL_BYTES = 256 * 1024
 PROGRESS_AT = 1024  # offset in the page
@@ -79,6 +81,10 @@ class Board:
 
     def end(self) -> None:
         self._words[_NUMBER] = 0
+
+    def linger(self) -> None:
+        """What is on the board has ended and is not settled: it is still there, and no limit runs for it."""
+        self._words[_STARTED] = NEVER_NS
 
     def show(self, progress: Progress, now_ns: int) -> None:
         """Report progress: the newest replaces the one before.

@@ -316,11 +316,14 @@ class PostgresStore:
 
     def counts(self) -> Counts:
         states = {state.value: 0 for state in State}
-        states |= dict(self._rows(statements.COUNT_ENDED))
-        queues = [
-            QueueCount(queue=queue, kind=kind, queued=queued, running=running, oldest_due=oldest)
-            for queue, kind, queued, running, oldest in self._rows(statements.COUNT_LIVE)
-        ]
+        queues = []
+        for state, queue, kind, ended, queued, running, oldest in self._rows(statements.COUNTS):
+            if queue is None:
+                states[state] = ended
+            else:
+                queues.append(
+                    QueueCount(queue=queue, kind=kind, queued=queued, running=running, oldest_due=oldest)
+                )
         states[State.QUEUED] = sum(one.queued for one in queues)
         states[State.RUNNING] = sum(one.running for one in queues)
         return Counts(states=states, queues=sorted(queues, key=lambda one: (one.queue, one.kind)))

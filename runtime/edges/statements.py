@@ -548,17 +548,16 @@ where %(kind)s::text is null or kind = %(kind)s::text
 order by finished desc, dead.id desc limit %(limit)s::int
 """
 
-COUNT_ENDED = """
--- How many jobs have ended in each way.
-select state, count(*) from tenure.finished group by state
+COUNTS = """
+-- How many jobs have ended in each way, without queue and kind; and how many of each queue and kind are live.
+-- Holds: it is one statement, so that a job that ends meanwhile is counted once, here or there.
+select state, null as queue, null as kind, count(*) as ended, 0 as queued, 0 as running, null::timestamptz as oldest
+from tenure.finished group by state
 union all
-select 'dead', count(*) from tenure.dead
-"""
-
-COUNT_LIVE = """
--- How many jobs of each queue and kind are queued and running, and since when the oldest is due.
+select 'dead', null, null, count(*), 0, 0, null from tenure.dead
+union all
 select
-    queue, kind,
+    'live', queue, kind, 0,
     count(*) filter (where state = 'queued'),
     count(*) filter (where state = 'running'),
     min(due) filter (where state = 'queued' and due <= coalesce(%(now)s::timestamptz, now()))

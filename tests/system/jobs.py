@@ -64,6 +64,16 @@ class Quick(Job):
         return self.number
 
 
+@job("big", retry=NO_RETRY)
+class Big(Noted):
+    """Returns more than its journal holds."""
+
+    size: int = 2_000_000
+
+    def work(self, ctx: Context) -> object:
+        return "x" * self.size
+
+
 @job("in-c", retry=NO_RETRY)
 class InC(Noted):
     """Seconds inside one C call that holds the interpreter lock and heeds no signal."""

@@ -104,6 +104,17 @@ def test_whatever_a_handler_raises_is_a_failure_with_a_name(on: Stage, what: str
     assert not service.events("child.exited"), "the worker lives on"
 
 
+def test_results_that_are_larger_than_the_journal_are_settled_one_by_one(on: Stage) -> None:
+    on.run(workers=1)
+    jobs = [on.push("big"), *on.push_many("count", 5), on.push("big", size=300_000), on.push("quick")]
+    for job in jobs:
+        view = on.ended(job)
+        assert (view.attempt, view.crashes) == (1, 0)
+    big = on.ended(jobs[0]).result
+    assert big is not None
+    assert len(bytes(big)) == 2_000_002
+
+
 def test_a_fork_that_comes_out_of_its_handler_is_no_second_worker(on: Stage) -> None:
     service = on.run(workers=1)
     view = on.ended(on.push("die", how="fork"))
