@@ -62,12 +62,28 @@ def held_back(which: Iterable[int] | None = None) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _hold_back() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, UNHEEDED)
+
+
+def _let_in() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, UNHEEDED)
+
+
+def _heed_again() -> None:
+    """In a process that a handler forks: it ends when the handler tells it to, as any other would."""
+    for signum in (*UNHEEDED, SOFT, STACKS):
+        signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    _let_in()
+
+
 def settle_child() -> None:
     """A child's first act: none of its parent's handlers are left, and signals are delivered again."""
     signal.set_wakeup_fd(-1)
     for signum in (CHILD, SOFT, STACKS):
         signal.signal(signum, signal.SIG_DFL)
     restore_unheeded()
+    os.register_at_fork(before=_hold_back, after_in_parent=_let_in, after_in_child=_heed_again)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 

@@ -224,6 +224,18 @@ class Pool(Noted):
             return sum(pool.map(abs, [-1, -2, -3]))
 
 
+@job("terminate", retry=NO_RETRY)
+class Terminate(Noted):
+    """Starts a process of its own and tells it to end."""
+
+    def work(self, ctx: Context) -> object:
+        child = get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join(10)
+        return child.exitcode
+
+
 @job("untidy", retry=NO_RETRY)
 class Untidy(Noted):
     """Leaves its process other than it found it."""

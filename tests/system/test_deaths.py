@@ -211,6 +211,13 @@ def test_a_handler_may_have_a_process_pool_and_leaves_nothing_behind(on: Stage) 
     assert bytes(view.result) == b"6"
 
 
+def test_a_process_that_a_handler_forks_heeds_the_handlers_signals(on: Stage) -> None:
+    on.run(workers=1)
+    view = on.ended(on.push("terminate"))
+    assert view.result is not None
+    assert bytes(view.result) == b"-15"
+
+
 def test_a_job_finds_its_process_as_the_one_before_found_it(on: Stage) -> None:
     on.run(workers=1)
     before = on.ended(on.push("look")).result
