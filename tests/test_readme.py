@@ -27,11 +27,12 @@ class Project:
     def __init__(self, place: Path, url: str) -> None:
         self._place = place
         self._url = url
-        handler, self.application, scheduled = blocks("python")
+        handler, self.application, scheduled, asking, self.tested = blocks("python")
         (place / "handlers").mkdir()
         (place / "handlers" / "__init__.py").touch()
         (place / "handlers" / "primes.py").write_text(handler)
         (place / "handlers" / "tidy.py").write_text(scheduled)
+        (place / "handlers" / "greet.py").write_text(asking)
 
     def __call__(self, *words: str) -> str:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
@@ -71,6 +72,10 @@ def test_the_application_gets_its_result(project: Project) -> None:
     shown = project("-m", "runtime", "jobs", "--json")
     assert shown.count('"state":"done"') == 4
     assert project("-c", f"from runtime import Queue; print(Queue().result({id!r}, timeout=60))") == "168\n"
+
+
+def test_the_test_of_a_handler_passes(project: Project) -> None:
+    project("-c", project.tested)
 
 
 def test_sql_of_any_language_pushes(project: Project) -> None:
