@@ -103,11 +103,19 @@ class TimedOut(BaseException):
 
 
 class Snooze(Exception):
-    """Raised by a handler to be run again after `seconds`, spending nothing of any budget."""
+    """Raised by a handler to be run again after `seconds`, spending nothing of any budget.
+
+    Raises:
+        TypeError, ValueError: `seconds` is not a finite number of at least 0: the handler's mistake, and its failure.
+    """
 
     def __init__(self, seconds: float) -> None:
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            raise TypeError(f"Snooze takes a number of seconds, got {seconds!r}")
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"Snooze takes a finite number of seconds from 0 on, got {seconds!r}")
         super().__init__(seconds)
-        self.seconds = seconds
+        self.seconds = float(min(seconds, 10**12))  # the store cuts it further
 
 
 class Cancel(Exception):

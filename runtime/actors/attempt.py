@@ -45,8 +45,7 @@ def settle_attempt(
             raise TimedOut("went on after its time limit")  # noqa: TRY301
         done = definition.encode_result(result)
     except Snooze as snooze:
-        delay_s = max(float(snooze.seconds), 0.0)
-        return Settlement(lease=lease, ending=Ending.SNOOZED, state=State.QUEUED, delay_s=delay_s)
+        return Settlement(lease=lease, ending=Ending.SNOOZED, state=State.QUEUED, delay_s=snooze.seconds)
     except Cancel:
         return budgets.cancelled(lease)
     except BaseException as error:  # noqa: BLE001 - SystemExit and the like are a handler's failure too
@@ -84,7 +83,7 @@ def failure_of(error: BaseException) -> Failure:
     """A handler's exception as storable text, without our own frame."""
     try:
         message = str(error)
-    except Exception as nested:  # noqa: BLE001 - it is the handler's class that cannot say what it is
+    except BaseException as nested:  # noqa: BLE001 - it is the handler's class that cannot say what it is
         message = f"<{type(nested).__name__} while making the message>"
     trace = error.__traceback__
     while (
@@ -95,6 +94,6 @@ def failure_of(error: BaseException) -> Failure:
         trace = trace.tb_next
     try:
         lines = "".join(traceback.format_exception(type(error), error, trace))
-    except Exception as nested:  # noqa: BLE001 - likewise
+    except BaseException as nested:  # noqa: BLE001 - likewise
         lines = f"<{type(nested).__name__} while formatting the traceback>"
     return Failure(type(error).__qualname__, clip(message, TEXT_LIMIT), clip(lines, TEXT_LIMIT))

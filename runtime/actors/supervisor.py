@@ -29,6 +29,7 @@ from runtime.rules import supervisor as rules
 from runtime.rules.attempts import Glance, Remains
 from runtime.rules.fleet import POSTGRES
 
+HASTEN_EVERY_S = 2.0  # how often the embedded database is asked whether it is stopping, when anything happens
 NAMED_MAX = 1000  # newest claims of a worker that are remembered by name: output of ended ones may yet come
 
 
@@ -39,6 +40,8 @@ class Database(Protocol):
     def pid(self) -> int: ...
 
     def restart(self) -> bool: ...
+
+    def hasten(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,7 @@ class Supervisor:
         self._inherited = processes.children()  # not ours to end
         self._database_pidfd: int | None = None
         self._out_of_memory = processes.out_of_memory_count()
+        self._hasten_at_s = 0.0
         self._code: int | None = None
 
     def run(self) -> int:
@@ -113,6 +117,9 @@ class Supervisor:
                 self._code = EXIT_FAILED
             elif what != "sentinel" and key.fd in self._selector.get_map():
                 self._on_child(what, name, mask)
+        if self._database is not None and clock.now_s() >= self._hasten_at_s:
+            self._hasten_at_s = clock.now_s() + HASTEN_EVERY_S
+            self._database.hasten()
         self._feed(fleet.Tick())
 
     # -- events

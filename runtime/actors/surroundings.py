@@ -39,7 +39,10 @@ class Output:
         sys.stdout, sys.stderr = self._texts
 
     def end(self, number: int) -> None:
-        """Mark the end of a job's output, if there was any."""
+        """Mark the end of a job's output, if there was any, and put descriptors back that it closed or changed."""
+        for fd in (1, 2):
+            if not self._is_ours(fd):
+                os.dup2(self._fd, fd)
         if sys.stdout is not self._texts[0] or sys.stderr is not self._texts[1]:
             self._install()
         printed = any(stream.written for stream in self._streams)
@@ -48,6 +51,12 @@ class Output:
             for stream in self._streams:
                 stream.written = False
             os.write(self._fd, marker(self._secret, number))
+
+    def _is_ours(self, fd: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(fd), os.fstat(self._fd))
+        except OSError:
+            return False
 
 
 class _Raw(io.FileIO):

@@ -68,6 +68,7 @@ class Postmaster(NamedTuple):
     pid: int
     ready: bool
     socket: Path | None  # None as long as the server has none
+    stopping: bool = False
 
     def listens(self) -> bool:
         """Whether it takes connections, be it too busy at this moment to answer."""
@@ -159,6 +160,16 @@ class Embedded:
         with _explained(self.data_dir), self._changing():
             self._leave(within_s)
 
+    def hasten(self) -> None:
+        """End a server that was told to end when its users have left (SIGTERM), which ours never do.
+
+        It takes no new connections and would stay like that; its death is what leads to a new one. Never waits.
+        """
+        found = _read_pid_file(self.home / CLUSTER)
+        if found is not None and found.stopping:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(found.pid, signal.SIGINT)
+
     def restart(self) -> bool:
         """After the postmaster's death: start a new one, or adopt the one that another user started.
 
@@ -211,6 +222,7 @@ class Embedded:
                     self._make_cluster(free)
                     self._start(free)
                 continue
+            self.hasten()
             found = self._living()
             if found is not None and found.listens():
                 self._server = found
@@ -444,7 +456,12 @@ def _read_pid_file(cluster: Path) -> Postmaster | None:
         lines = (cluster / "postmaster.pid").read_text(errors="replace").splitlines()
         lines += [""] * 8
         path = Path(lines[4]) / f".s.PGSQL.{lines[3]}" if lines[4] else None
-        return Postmaster(abs(int(lines[0])), ready=lines[7].startswith("ready"), socket=path)
+        return Postmaster(
+            abs(int(lines[0])),
+            ready=lines[7].startswith("ready"),
+            socket=path,
+            stopping=lines[7].startswith("stopping"),
+        )
     return None
 
 

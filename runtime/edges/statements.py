@@ -379,6 +379,8 @@ update tenure.job j set progress = held.progress::jsonb from held where j.id = h
 
 CANCEL = """
 -- Take a queued job out, or ask for the end of a running one; the state that it has now.
+-- Holds: a claim may commit while this waits for the row. The update then sees the old row first, on which
+--   the table's rule must hold too: so it asks for what the row it sees allows, and again of the newer one.
 -- Locks: the job.
 with it as (
     select id, state from tenure.job where id = %(id)s::uuid for update
@@ -394,7 +396,7 @@ with it as (
         created, coalesce(%(now)s::timestamptz, now()), payload, progress, history
     from gone
 ), asked as (
-    update tenure.job j set cancel = true from it where j.id = it.id and it.state = 'running' returning j.id
+    update tenure.job j set cancel = (j.lease_until is not null) from it where j.id = it.id and it.state = 'running' returning j.id
 )
 select
     case it.state when 'queued' then 'cancelled' else it.state end,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -665,3 +666,26 @@ def test_ids_rise_and_have_one_text() -> None:
     assert canonical("{" + ids[0].upper() + "}") == ids[0]
     assert canonical("nonsense") is None
     assert canonical(ids[0] + "\n") is None
+
+
+def test_a_cancel_that_meets_a_claim_is_asked_of_the_running_job(schema_dsn: str) -> None:
+    store, other = PostgresStore(schema_dsn), PostgresStore(schema_dsn)
+    job = new()
+    store.push([job])
+    with psycopg.connect(schema_dsn) as claiming, psycopg.connect(schema_dsn, autocommit=True) as watching:
+        claiming.execute(
+            "update tenure.job set state = 'running', attempt = 1, epoch = 1, lease_until = now() + interval '1 minute',"
+            " started = now(), node = 'n', worker = 1, pid = 1 where id = %s",
+            (job.id,),
+        )
+        answers: list[object] = []
+        thread = threading.Thread(target=lambda: answers.append(other.cancel(job.id)))
+        thread.start()
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        wait_for(lambda: watching.execute(waiting).fetchone(), lambda row: row == (1,))
+        claiming.commit()
+        thread.join()
+    assert answers == [State.RUNNING]
+    assert store.cancels("n") == [Lease(job.id, 1)]
+    store.close()
+    other.close()

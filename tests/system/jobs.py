@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 import psycopg
 
-from runtime import NO_RETRY, Context, Job, Queue, Retry, fixed, job, provider
+from runtime import NO_RETRY, Context, Job, Queue, Retry, Snooze, fixed, job, provider
 
 
 def note(ctx: Context, what: str, value: str = "") -> None:
@@ -128,6 +128,13 @@ class Die(Noted):
                 os.abort()
             case "descriptors":
                 os.closerange(0, 64)
+            case "stdout":
+                os.closerange(0, 3)
+                return "lived"
+            case "snooze":
+                raise Snooze("abc")  # type: ignore[arg-type]
+            case "str":
+                raise UnspeakableError
             case "fork":
                 child = os.fork()
                 if child == 0:
@@ -139,6 +146,11 @@ class Die(Noted):
             case _:
                 os.kill(os.getpid(), int(self.how))
         return "lived"
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
 
 
 def _deeper(depth: int) -> int:

@@ -104,6 +104,24 @@ def test_whatever_a_handler_raises_is_a_failure_with_a_name(on: Stage, what: str
     assert not service.events("child.exited"), "the worker lives on"
 
 
+def test_a_job_that_closes_its_output_harms_no_other(on: Stage) -> None:
+    service = on.run(workers=1)
+    on.ended(on.push("die", how="stdout"))
+    printing = on.push("print", text="after it")
+    on.ended(printing)
+    wait_for(lambda: service.events("job.output", job=printing, line="after it"))
+    assert not service.events("child.exited")
+
+
+@pytest.mark.parametrize(("how", "name"), [("snooze", "TypeError"), ("str", "UnspeakableError")])
+def test_what_cannot_be_made_sense_of_is_a_failure(on: Stage, how: str, name: str) -> None:
+    service = on.run(workers=1)
+    error = on.ended(on.push("die", how=how), State.DEAD).attempts[0].error
+    assert error is not None
+    assert error.class_ == name
+    assert not service.events("child.exited")
+
+
 def test_results_that_are_larger_than_the_journal_are_settled_one_by_one(on: Stage) -> None:
     on.run(workers=1)
     jobs = [on.push("big"), *on.push_many("count", 5), on.push("big", size=300_000), on.push("quick")]
