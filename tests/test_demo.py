@@ -160,8 +160,11 @@ def test_the_service_of_a_killed_run_is_waited_for(place: Path, tree: Path) -> N
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_it_stops_cleanly_when_interrupted(place: Path, tree: Path, signum: int) -> None:
+    for number in range(40):  # more than it can do before it is interrupted
+        (tree / f"more{number}").write_bytes(os.urandom(400_000))
     with play(place, str(tree)) as playing:
-        playing.heard(r"\b[1-9]\d%")
+        playing.heard(r"jobs for")
+        wait_for(lambda: State.DONE in states(place), within_s=60)
         family = playing.family()
         os.killpg(playing.process.pid, signum)  # as a terminal does
         assert playing.process.wait(20) == 130
