@@ -15,11 +15,10 @@ import msgspec
 from runtime.edges import log
 from runtime.edges.ids import tick_id
 from runtime.edges.store import Store
+from runtime.edges.values import SCHEDULE_PREFIX
 from runtime.errors import ScheduleInvalid
 from runtime.model.jobs import NewJob, NewSchedule, ScheduleView
 from runtime.rules.schedule import Cron, Every, after_tick
-
-UNIQUE_PREFIX = "schedule:"  # of a run that no other run of its schedule may overlap
 
 _decoder: msgspec.json.Decoder[Cron | Every] = msgspec.json.Decoder(Cron | Every)
 
@@ -72,7 +71,7 @@ def job_of(schedule: ScheduleView, due: datetime, id: str | None = None) -> NewJ
         queue=schedule.queue,
         priority=schedule.priority,
         due=due,
-        unique=UNIQUE_PREFIX + schedule.name if schedule.overlap == "skip" else None,
+        unique=SCHEDULE_PREFIX + schedule.name if schedule.overlap == "skip" else None,
     )
 
 

@@ -224,7 +224,7 @@ class Runner:
 
         The clock is read when the board says that it runs: a process that was stopped in between does not begin.
         Where the journal has no room for the outcome, the board keeps the claim, as one that began long after now,
-        until it is settled (`forget`): a death before that is still this job's.
+        until the exchange that settles it: a death before that is still this job's.
         """
         setproctitle(f"tenure: worker {self._worker} {claim.kind} {claim.lease.id}")
         began_ns = clock.now_ns()

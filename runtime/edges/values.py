@@ -26,7 +26,7 @@ from runtime.model.jobs import (
 from runtime.model.units import clip
 
 DELAY_LIMIT_S = 100 * 365 * 86_400.0  # longest delay before an attempt; a longer one is cut to it
-SCHEDULE_PREFIX = "schedule:"
+SCHEDULE_PREFIX = "schedule:"  # the unique key of a run that no other run of its schedule may overlap
 
 REFUSED = Failure(
     "Unstorable", "the database refused what this attempt left: its result, error or certificate"
