@@ -10,7 +10,6 @@ import contextlib
 import fcntl
 import io
 import os
-import signal
 import sys
 import termios
 from collections.abc import Callable
@@ -20,12 +19,15 @@ from runtime.edges import processes, signals
 from runtime.edges.output import marker
 from runtime.edges.processes import Ends
 
+_EMPTY = bytes(4)  # FIONREAD's answer when nothing waits in the pipe
+
 
 class Output:
     """Descriptors 1 and 2 of this process: nothing printed stays in a buffer, and each job's end is marked."""
 
     def __init__(self, ends: Ends) -> None:
         self._fd = ends.output.fd
+        self._identity = _identity(self._fd)
         self._secret = ends.secret
         self._waiting = bytearray(4)
         self._streams = tuple(_Raw(fd) for fd in (1, 2))
@@ -41,22 +43,24 @@ class Output:
     def end(self, number: int) -> None:
         """Mark the end of a job's output, if there was any, and put descriptors back that it closed or changed."""
         for fd in (1, 2):
-            if not self._is_ours(fd):
+            if _identity(fd) != self._identity:
                 os.dup2(self._fd, fd)
         if sys.stdout is not self._texts[0] or sys.stderr is not self._texts[1]:
             self._install()
-        printed = any(stream.written for stream in self._streams)
         fcntl.ioctl(self._fd, termios.FIONREAD, self._waiting)
-        if printed or any(self._waiting):
+        if self._streams[0].written or self._streams[1].written or self._waiting != _EMPTY:
             for stream in self._streams:
                 stream.written = False
             os.write(self._fd, marker(self._secret, number))
 
-    def _is_ours(self, fd: int) -> bool:
-        try:
-            return os.path.samestat(os.fstat(fd), os.fstat(self._fd))
-        except OSError:
-            return False
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Which file a descriptor is of; None: it is closed."""
+    try:
+        stat = os.fstat(fd)
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_dev
 
 
 class _Raw(io.FileIO):
@@ -94,8 +98,7 @@ class Tidiness:
         if moved:
             with contextlib.suppress(OSError):
                 os.chdir(self._directory)
-        if signal.getsignal(signals.SOFT) != self._soft:
-            signal.signal(signals.SOFT, self._soft)
+        signals.restore_soft(self._soft)
         signals.restore_unheeded()
         try:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)

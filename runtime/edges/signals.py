@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from _signal import getsignal  # signal.getsignal looks for its answer in an enum, at ten times the cost
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -90,6 +91,12 @@ def settle_child() -> None:
 def restore_unheeded() -> None:
     """Heed no signal that is sent to all, also after a handler has changed that."""
     for signum in UNHEEDED:
-        if signal.getsignal(signum) is not _nothing:
+        if getsignal(signum) is not _nothing:
             signal.signal(signum, _nothing)
             signal.siginterrupt(signum, False)
+
+
+def restore_soft(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Let the soft signal come to this handler, also after another one was put in its place."""
+    if getsignal(SOFT) != handler:
+        signal.signal(SOFT, handler)

@@ -15,7 +15,8 @@ from runtime.model.messages import Claimed, Held, Limits
 from runtime.rules import budgets
 from runtime.rules.lease import fence_at_s
 
-HOARD_S = 0.1  # claims not begun so long after they were claimed are taken from their worker again
+HOARD_S = 0.1  # a job that has run for so long keeps no other claims waiting behind it
+BATCH_S = 1.0  # nor does a batch that is not over after so long, however short its jobs
 MEMORY_EVERY_S = 0.25  # how often the memory of a limited job is read
 GENTLE = (Verdict.TIMEOUT, Verdict.STALLED, Verdict.CANCELLED)  # told first, killed later
 
@@ -124,7 +125,7 @@ def next_look_at_s(
     moments = [bounds.fence_at_s(batch)]
     moments += [now_s + min(one.timeout_s, one.stall_s or one.timeout_s) for one in limits]
     if len(batch.claims) > 1 and not batch.revoked:
-        moments.append(batch.claimed_s + HOARD_S)
+        moments.append(hoards_at_s(batch, glance, now_s))
     if any(bounds.memory_of(one) for one in limits):
         moments.append(now_s + MEMORY_EVERY_S)
     if intent is not None:
@@ -136,6 +137,16 @@ def next_look_at_s(
         if running.stall_s:
             moments.append(_last_sign_s(glance) + running.stall_s)
     return min(moment for moment in (*moments, float("inf")) if moment > now_s)
+
+
+def hoards_at_s(batch: Batch, glance: Glance, now_s: float) -> float:
+    """From when on claims not begun are taken from their worker, and are anybody's again.
+
+    What counts is the job that runs, not the age of the batch: on a busy machine short jobs take long together,
+    and giving the rest back would only add work. Between two jobs, the next one might begin now.
+    """
+    began_s = glance.started_s if glance.number in batch.claims else now_s
+    return min(began_s + HOARD_S, batch.claimed_s + BATCH_S)
 
 
 def settle_dead(

@@ -1,7 +1,8 @@
 """How many jobs to claim at once: as many as will be finished soon.
 
-A batch is about `TARGET_S` of work, and one job as soon as jobs take longer than that: a slow job must not
-sit behind another in one worker's hands while another worker idles.
+A batch is about `TARGET_S` of work, by the average duration of late: a slow job must not sit behind another in one
+worker's hands while another worker idles. One slow job among quick ones says little (on a busy machine any job may
+be off the processor for a while), and what waits behind it is taken back by the supervisor.
 """
 
 from __future__ import annotations
@@ -21,16 +22,11 @@ class Pace(msgspec.Struct, frozen=True):
     limit: int = 1
 
 
-def after_batch(pace: Pace, jobs: int, took_s: float, slowest_s: float) -> Pace:
-    """The pace after a batch of `jobs` jobs that took `took_s` seconds, the slowest `slowest_s`.
-
-    A batch with one slow job in it falls back to one at once; quick ones let the limit grow slowly.
-    """
+def after_batch(pace: Pace, jobs: int, took_s: float) -> Pace:
+    """The pace after a batch of `jobs` jobs that took `took_s` seconds."""
     if jobs == 0:
         return pace
     newest_s = took_s / jobs
     job_s = newest_s if pace.job_s is None else (1 - WEIGHT) * pace.job_s + WEIGHT * newest_s
-    if slowest_s >= TARGET_S:
-        return Pace(job_s, 1)
     fitting = int(TARGET_S / max(job_s, TARGET_S / LIMIT_MAX))
     return Pace(job_s, max(1, min(fitting, pace.limit * GROWTH, LIMIT_MAX)))

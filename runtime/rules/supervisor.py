@@ -37,6 +37,7 @@ from runtime.rules.attempts import (
     Glance,
     Intent,
     batch_of,
+    hoards_at_s,
     next_look_at_s,
     settle_dead,
     verdict,
@@ -368,8 +369,8 @@ def _judge(state: State, slot: Slot, glance: Glance, now_s: float, out: list[Eff
     if slot.intent is not None and now_s >= slot.intent.kill_at_s:
         kill(slot, out)
         return
-    hoards = now_s >= batch.claimed_s + HOARD_S and (len(batch.claims) > 1 or held is None)
-    if hoards and not batch.revoked:
+    waiting = len(batch.claims) > 1 or held is None
+    if waiting and not batch.revoked and now_s >= hoards_at_s(batch, glance, now_s):
         batch.revoked = True
         out.append(Revoke(slot.name))
     slot.check_at_s = next_look_at_s(batch, glance, slot.intent, slot.kinds, bounds, now_s)

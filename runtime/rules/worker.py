@@ -136,7 +136,6 @@ class State:
     settle_now: bool = False
     jobs: int = 0  # run since the last claim
     work_s: float = 0.0
-    slowest_s: float = 0.0
     done: int = 0  # jobs run in all
     asked: int = 0  # the limit of the exchange under way
     rewind: bool = True
@@ -191,7 +190,6 @@ def _after_run(state: State, event: Ran, now_s: float) -> None:
     state.jobs += 1
     state.done += 1
     state.work_s += event.took_s
-    state.slowest_s = max(state.slowest_s, event.took_s)
 
 
 def _after_exchange(state: State, event: Got, now_s: float) -> list[Claimed]:
@@ -200,8 +198,8 @@ def _after_exchange(state: State, event: Got, now_s: float) -> list[Claimed]:
     state.losses = 0
     if state.asked == 0:
         return []
-    state.pace = batch.after_batch(state.pace, state.jobs, state.work_s, state.slowest_s)
-    state.jobs, state.work_s, state.slowest_s = 0, 0.0, 0.0
+    state.pace = batch.after_batch(state.pace, state.jobs, state.work_s)
+    state.jobs, state.work_s = 0, 0.0
     if state.rewound:
         state.rewind_after_s = now_s + (now_s - event.sent_s) / REWIND_SHARE
     full = len(event.claims) >= state.asked

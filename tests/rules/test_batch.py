@@ -12,7 +12,7 @@ from runtime.rules.batch import GROWTH, LIMIT_MAX, TARGET_S, Pace, after_batch
 def pace_of(job_s: float, batches: int = 20) -> Pace:
     pace = Pace()
     for _ in range(batches):
-        pace = after_batch(pace, pace.limit, pace.limit * job_s, job_s)
+        pace = after_batch(pace, pace.limit, pace.limit * job_s)
     return pace
 
 
@@ -23,14 +23,21 @@ def test_a_batch_is_about_fifty_milliseconds_of_work(job_s: float, limit: int) -
     assert pace_of(job_s).limit == pytest.approx(limit, abs=1)
 
 
-def test_one_slow_job_falls_back_to_one_at_a_time() -> None:
-    quick = pace_of(0.001)
-    assert after_batch(quick, 50, 0.05 + TARGET_S, TARGET_S).limit == 1
+def test_one_job_that_was_off_the_processor_says_little() -> None:
+    quick = pace_of(0.0001)
+    assert after_batch(quick, 100, 0.01 + TARGET_S).limit > LIMIT_MAX // 2
+
+
+def test_slow_jobs_are_soon_claimed_one_at_a_time() -> None:
+    pace = pace_of(0.0001)
+    for _ in range(2):
+        pace = after_batch(pace, pace.limit, pace.limit * TARGET_S * 2)
+    assert pace.limit == 1
 
 
 def test_nothing_run_teaches_nothing() -> None:
     pace = pace_of(0.001)
-    assert after_batch(pace, 0, 0.0, 0.0) == pace
+    assert after_batch(pace, 0, 0.0) == pace
 
 
 @given(jobs=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=60))
@@ -38,5 +45,5 @@ def test_a_batch_is_bounded_and_grows_slowly(jobs: list[float]) -> None:
     pace = Pace()
     for job_s in jobs:
         before = pace.limit
-        pace = after_batch(pace, before, before * job_s, job_s)
+        pace = after_batch(pace, before, before * job_s)
         assert 1 <= pace.limit <= min(LIMIT_MAX, before * GROWTH)

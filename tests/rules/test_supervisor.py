@@ -24,7 +24,7 @@ from runtime.model.messages import (
     Woken,
 )
 from runtime.rules import fleet, supervisor
-from runtime.rules.attempts import HOARD_S, Glance
+from runtime.rules.attempts import BATCH_S, HOARD_S, Glance
 from runtime.rules.fleet import SCHEDULER
 from tests.rules.driver import KIND, LIMITS, Service
 
@@ -238,16 +238,28 @@ def test_what_is_hoarded_is_taken_back(count: int) -> None:
     service = Service().begin()
     held = service.claim("worker 1", 1, count=count, begins=count > 1)
     begun = 1 if count > 1 else 0
-    effects = service.tick_until(service.now_s + HOARD_S + 1.0)
+    effects = service.tick_until(service.now_s + BATCH_S + 1.0)
     [record] = service.said(effects, SCHEDULER, Record)
     assert record.unstarted == tuple(one.lease for one in held[begun:])
+
+
+def test_a_batch_whose_jobs_go_on_is_left_to_its_worker() -> None:
+    service = Service().begin()
+    claimed_s, held = service.now_s, service.claim("worker 1", 1, count=9)
+    while service.now_s < claimed_s + BATCH_S - HOARD_S:
+        begun = service.boards["worker 1"].number + 1
+        service.boards["worker 1"] = Glance(begun, service.now_s)
+        effects = service.tick_until(service.now_s + 0.9 * HOARD_S)
+        assert not service.said(effects, SCHEDULER, Record)
+    [record] = service.said(service.tick_until(service.now_s + 2 * HOARD_S), SCHEDULER, Record)
+    assert held[-1].lease in record.unstarted
 
 
 def test_claims_taken_before_they_were_heard_of_go_back_when_they_are() -> None:
     service = Service().begin()
     service.claim("worker 1", 1, count=2)
     service.tokens["worker 1"] = (3, 4)  # of its next batch
-    service.tick_until(service.now_s + HOARD_S)
+    service.tick_until(service.now_s + BATCH_S)
     held = [Lease(f"next-{number}", 1) for number in (3, 4)]
     claims = tuple(Held(lease, KIND, 1, 0, 0) for lease in held)
     effects = service.hear("worker 1", Claimed(first=3, sent_s=service.now_s, claims=claims))
