@@ -199,7 +199,8 @@ def test_what_a_worker_started_dies_with_it(on: Stage) -> None:
     wait_for(lambda: is_alive(grandchild), lambda alive: not alive, within_s=1.0)
 
 
-def test_descriptors_zombies_and_memory_files_stay_constant_over_many_deaths(on: Stage) -> None:
+@pytest.mark.timeout(180)
+def test_descriptors_zombies_and_memory_files_stay_constant_over_200_deaths(on: Stage) -> None:
     service = on.run(worker='memory_limit = "1GiB"')
 
     def census() -> tuple[int, int]:
@@ -214,10 +215,10 @@ def test_descriptors_zombies_and_memory_files_stay_constant_over_many_deaths(on:
         return {name for name in os.listdir("/dev/shm") if not name.startswith(("PostgreSQL", "tenure-"))}
 
     before, shared = census(), memory_files()
-    dead = [on.push("die", how="9" if n % 2 else "exit3") for n in range(32)]
+    dead = [on.push("die", how="9" if n % 2 else "exit3") for n in range(67)]
     for job in dead:
-        on.ended(job, State.DEAD, within_s=60)
-    wait_for(lambda: len(service.events("child.ready")), lambda n: n == 3 + 6 + 96)
+        on.ended(job, State.DEAD, within_s=90)
+    wait_for(lambda: len(service.events("child.ready")), lambda n: n == 3 + 6 + 201, within_s=90)
     wait_for(census, lambda after: after == before)
     assert memory_files() == shared
 
