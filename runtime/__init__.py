@@ -4,7 +4,7 @@ These are the public names; everything else may change. Importing this is cheap 
 every worker does it: `Queue` and `AsyncQueue` are imported when they are first asked for.
 
 To define a job: `job`, `Job`, `Retry`, `NO_RETRY`, `fixed`, `exponential`, and `cron` or `every`
-for one that runs by the clock. In its `run`: `Context`, and to raise
+for one that runs by the clock, `Filesystem` for one that may not open every file. In its `run`: `Context`, and to raise
 `Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over; `provider` makes what it asks for.
 In an application: `Queue`, or `AsyncQueue` beside an event loop, and `errors`.
 """
@@ -17,6 +17,7 @@ from runtime import errors
 from runtime.actors.context import Context
 from runtime.definition import NO_RETRY, Job, Retry, exponential, fixed
 from runtime.errors import Cancel, Snooze, TimedOut
+from runtime.model.reach import Filesystem, Right
 from runtime.providers import provider
 from runtime.registry import job
 from runtime.rules.schedule import cron, every
@@ -32,9 +33,11 @@ __all__ = [
     "AsyncQueue",
     "Cancel",
     "Context",
+    "Filesystem",
     "Job",
     "Queue",
     "Retry",
+    "Right",
     "Snooze",
     "TimedOut",
     "cron",

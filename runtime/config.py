@@ -68,6 +68,7 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     shutdown_grace: Duration = 30.0
     start_method: Literal["fork", "spawn", "forkserver"] = "fork"
     ready_within: Duration = 30.0
+    sandbox: Literal["declared", "strict"] = "declared"
 
 
 class LeaseConfig(Section, frozen=True, kw_only=True):

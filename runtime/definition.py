@@ -20,6 +20,7 @@ from msgspec import inspect as types
 from runtime.errors import DefinitionError, PayloadInvalid
 from runtime.model.jobs import KIND_BYTES, QUEUE_BYTES, Missed, NewSchedule, Overlap
 from runtime.model.messages import Limits
+from runtime.model.reach import EVERYTHING, LIST_MAX, Filesystem, Origin, Reach, is_right, parse_origin
 from runtime.model.units import parse_size
 from runtime.rules.schedule import Cron, Every, Schedule
 
@@ -128,6 +129,7 @@ class Definition:
     decoder: msgspec.json.Decoder[Job] = field(repr=False)
     needs: tuple[Need, ...] = ()  # parameters of `run` after ctx
     schedule: NewSchedule | None = None  # by which it runs, with all its fields at their defaults
+    reach: Reach = EVERYTHING
 
     def limits(self, default_timeout_s: float) -> Limits:
         backoff = self.retry.backoff
@@ -316,6 +318,39 @@ class Check:
             isinstance(each, type) and issubclass(each, BaseException) for each in final
         ):
             raise self.refused("final", final, "write a tuple of exception classes, such as (ValueError,)")
+
+    def reach(
+        self,
+        rights: tuple[str, ...] | None,
+        egress: tuple[str, ...] | None,
+        filesystem: Filesystem | None,
+    ) -> Reach:
+        """What is declared of rights, egress and files."""
+        if rights is not None and not (_is_list(rights) and all(map(is_right, rights))):
+            raise self.refused("rights", rights, 'write a tuple of names such as ("outbox.write",)')
+        if filesystem is not None and not (
+            isinstance(filesystem, Filesystem)
+            and all(
+                _is_list(paths) and all(map(_is_path, paths)) for paths in msgspec.structs.astuple(filesystem)
+            )
+        ):
+            remedy = 'write Filesystem(read=("/srv/in",), write=("/srv/out",)), with absolute paths'
+            raise self.refused("filesystem", filesystem, remedy)
+        return Reach(
+            rights=rights, egress=None if egress is None else self._origins(egress), filesystem=filesystem
+        )
+
+    def _origins(self, egress: tuple[str, ...]) -> tuple[Origin, ...]:
+        remedy = 'write a tuple of origins such as ("https://api.example.com", "tcp://10.0.0.5:6379")'
+        if not _is_list(egress):
+            raise self.refused("egress", egress, remedy)
+        origins = []
+        for text in egress:
+            try:
+                origins.append(parse_origin(text))
+            except ValueError as cause:
+                raise self.refused("egress", egress, f"{text!r} {cause}; {remedy}") from cause
+        return tuple(origins)
 
     def run(self, cls: type[Job]) -> None:
         run = cls.run
@@ -545,6 +580,17 @@ def _is_visible(text: object, most_bytes: int) -> bool:
     if not isinstance(text, str) or not text.isprintable() or " " in text:
         return False
     return 0 < len(text.encode()) <= most_bytes
+
+
+def _is_list(value: object) -> bool:
+    """A tuple of texts."""
+    return (
+        isinstance(value, tuple) and len(value) <= LIST_MAX and all(isinstance(each, str) for each in value)
+    )
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith("/") and text.isprintable()
 
 
 def _is_number(value: object) -> bool:

@@ -7,6 +7,7 @@ the process ends and is replaced.
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -65,6 +66,33 @@ class PayloadInvalid(Error):
 
     def __str__(self) -> str:
         return f"payload of {self.kind!r}: {self.problem}"
+
+
+class RightMissing(Error):
+    """A handler asked for a right that its kind does not declare."""
+
+    def __init__(self, kind: str, right: str, held: tuple[str, ...]) -> None:
+        super().__init__(kind, right, held)
+        self.kind = kind
+        self.right = right
+        self.held = held
+
+    def __str__(self) -> str:
+        rights = ", ".join(f'"{each}"' for each in (*self.held, self.right))
+        comma = "" if self.held else ","
+        return f'kind {self.kind!r} has no right {self.right!r}; write @job("{self.kind}", rights=({rights}{comma}))'
+
+
+class EgressRefused(Error, PermissionError):
+    """A handler was about to connect to, or to look up, what its kind does not declare."""
+
+    def __init__(self, kind: str, origin: str) -> None:
+        super().__init__(errno.EACCES, origin)
+        self.kind = kind
+        self.origin = origin
+
+    def __str__(self) -> str:
+        return f"kind {self.kind!r} may not connect to {self.origin}; add its origin to egress=(…) of @job"
 
 
 class QueueFull(Error):

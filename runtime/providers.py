@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar
 
-from runtime.config import Config
-from runtime.definition import Definition, name_of
+import msgspec
+
+from runtime.config import Config, DatabaseConfig
+from runtime.definition import Definition, Need, name_of
 from runtime.errors import DefinitionError
 
 T = TypeVar("T")
@@ -21,6 +23,7 @@ Maker = Callable[[Config], Any]
 
 _MAKERS: dict[type, Maker] = {}  # for a whole worker
 _ATTEMPT_MAKERS: dict[type, Maker] = {}  # anew for each attempt
+_OF_DATABASE: set[type] = set()  # for kinds that may use the database
 
 
 def provider(type_: type[T]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
@@ -67,23 +70,54 @@ def _plain(make: Callable[[], Any]) -> Maker:
     return call
 
 
-def provide_ours(type_: type, make: Maker, *, each_attempt: bool = False) -> None:
+def provide_ours(type_: type, make: Maker, *, each_attempt: bool = False, of_database: bool = False) -> None:
     """Register what this package itself provides; `make` is given the worker's configuration, URL included."""
     (_ATTEMPT_MAKERS if each_attempt else _MAKERS)[type_] = make
+    if of_database:
+        _OF_DATABASE.add(type_)
 
 
-def unprovided(definitions: Iterable[Definition]) -> dict[str, str]:
-    """For each kind that asks for what nobody provides, by kind: which parameter, and what to write."""
-    lacking = {}
+def unservable(definitions: Iterable[Definition], sandbox: str) -> dict[str, str]:
+    """Why kinds cannot be served, by kind, and what to write: what they ask for, or do not declare."""
+    found = {}
     for definition in definitions:
-        for need in definition.needs:
-            if not need.optional and need.type not in _MAKERS and need.type not in _ATTEMPT_MAKERS:
-                type_name = name_of(need.type)
-                lacking[definition.kind] = (
-                    f"{name_of(definition.cls)}.run: nothing provides its parameter {need.name!r}; write "
-                    f"@provider({need.type.__qualname__}) above a function that makes a {type_name}"
-                )
-    return lacking
+        problem = _undeclared(definition) if sandbox == "strict" else None
+        problem = problem or next(
+            filter(None, (_lacking(definition, need) for need in definition.needs)), None
+        )
+        if problem:
+            found[definition.kind] = problem
+    return found
+
+
+def _undeclared(definition: Definition) -> str | None:
+    """What a kind has yet to declare, none of which is left to chance in a strict sandbox."""
+    unsaid = definition.reach.unsaid
+    if not unsaid:
+        return None
+    least = {"rights": "rights=()", "egress": "egress=()", "filesystem": "filesystem=Filesystem()"}
+    return (
+        f'{name_of(definition.cls)}: service.sandbox is "strict" and @job does not declare {", ".join(unsaid)}; '
+        f"write {', '.join(least[each] for each in unsaid)}, and in them what it needs"
+    )
+
+
+def _lacking(definition: Definition, need: Need) -> str | None:
+    """Why a parameter of `run` is not to be had."""
+    if need.optional:
+        return None
+    where = f"{name_of(definition.cls)}.run"
+    if need.type in _OF_DATABASE and not definition.reach.database:
+        return (
+            f"{where}: its parameter {need.name!r} is the database's and none of its rights is; "
+            'add one that ends in ".read" or ".write" to rights=(…) of @job, such as "outbox.write"'
+        )
+    if need.type in _MAKERS or need.type in _ATTEMPT_MAKERS:
+        return None
+    return (
+        f"{where}: nothing provides its parameter {need.name!r}; write "
+        f"@provider({need.type.__qualname__}) above a function that makes a {name_of(need.type)}"
+    )
 
 
 class Provided:
@@ -91,9 +125,16 @@ class Provided:
 
     def __init__(self, config: Config, values: Mapping[type, object] | None = None) -> None:
         """`values`, by type, stand in the place of what would be made."""
-        self._config = config
-        self._values: dict[type, Any] = dict(values or {})
+        self.config = config
+        self._given = values or {}
+        self._values: dict[type, Any] = dict(self._given)
         self._stack = ExitStack()
+
+    def anew(self, *, database: bool) -> Provided:
+        """The same for a process that can use nothing of what was made here; without `database`, not its URL."""
+        if database:
+            return Provided(self.config, self._given)
+        return Provided(msgspec.structs.replace(self.config, database=DatabaseConfig()), self._given)
 
     def arguments(self, definition: Definition, attempt: ExitStack) -> dict[str, Any]:
         """What `run` is to be called with, by parameter; `attempt` is left when the attempt has ended."""
@@ -101,10 +142,12 @@ class Provided:
         for need in definition.needs:
             if need.type in self._values:
                 found[need.name] = self._values[need.type]
+            elif need.type in _OF_DATABASE and not definition.reach.database:
+                continue  # it has a default, see `unservable`
             elif need.type in _ATTEMPT_MAKERS:
-                found[need.name] = _enter(_ATTEMPT_MAKERS[need.type](self._config), need.type, attempt)
+                found[need.name] = _enter(_ATTEMPT_MAKERS[need.type](self.config), need.type, attempt)
             elif need.type in _MAKERS:
-                value = _enter(_MAKERS[need.type](self._config), need.type, self._stack)
+                value = _enter(_MAKERS[need.type](self.config), need.type, self._stack)
                 found[need.name] = self._values[need.type] = value
         return found
 

@@ -639,4 +639,4 @@ def _of_worker(config: Config) -> Iterator[Queue]:
         yield queue
 
 
-provide_ours(Queue, _of_worker)
+provide_ours(Queue, _of_worker, of_database=True)

@@ -20,6 +20,7 @@ import msgspec
 from runtime.definition import CRASHES_MAX, NO_RETRY, Check, Definition, J, Job, Retry, name_of, short_name
 from runtime.errors import DefinitionError, UnknownKind
 from runtime.model.jobs import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, Missed, NewSchedule, Overlap
+from runtime.model.reach import Filesystem
 from runtime.model.units import clip
 from runtime.rules.schedule import Schedule
 
@@ -117,6 +118,9 @@ def job(
     schedule: Schedule | None = None,
     overlap: Overlap | None = None,
     missed: Missed | None = None,
+    rights: tuple[str, ...] | None = None,
+    egress: tuple[str, ...] | None = None,
+    filesystem: Filesystem | None = None,
 ) -> Callable[[type[J]], type[J]]:
     """Define a kind of job by a class: its fields are the payload, its method `run` is the work.
 
@@ -134,6 +138,10 @@ def job(
             fields need defaults then, and the next two options must be given.
         overlap: "skip": a tick while the last run is on does not happen; "queue": it waits in line.
         missed: "drop" or "catch_up": ticks whose time has passed do not run, or run once for all.
+        rights: all that `ctx.right` gives, such as ("outbox.write",); without one that ends in ".read" or ".write"
+            it has no database. None: every right.
+        egress: the only origins it may connect to, such as ("https://api.example.com",); None: any.
+        filesystem: the only paths it may open, `Filesystem(read=(…), write=(…))`; None: any.
 
     Raises:
         DefinitionError: names the class, the option or field, and what to write.
@@ -174,6 +182,7 @@ def job(
             memory_bytes=check.memory(memory_limit),
             decoder=check.decoder(cls),
             needs=check.needs(cls),
+            reach=check.reach(rights, egress, filesystem),
         )
         if schedule is not None and overlap is not None and missed is not None:
             declared = NewSchedule(

@@ -202,6 +202,7 @@ class LocalQueue:
                 note_progress=lambda progress: self._store.progress([(claim.lease, progress)]),
                 is_cancelled=lambda: claim.lease in self._store.cancels(self._holder.node),
                 log=structlog.get_logger(),
+                reach=DEFINED.get(claim.kind).reach,
             )
             with ExitStack() as attempt:
                 return job.run(context, **self._provided.arguments(definition, attempt))
@@ -267,7 +268,7 @@ def _main(ends: Ends, spec: _Apart) -> int:
     board = Board(ends.board.fd)
     limits = {kind: _limits(spec.claim)}
     handlers = Registry([DEFINED.get(kind)])
-    runner = Runner(1, handlers, limits, spec.provided, board, output, ends.stacks.fd)
+    runner = Runner(1, handlers, limits, spec.provided, board, output, ends)
     if spec.hook is not None:
         spec.hook()
     runner.run(spec.claim, 1, float("inf"))
@@ -293,10 +294,11 @@ def _watch(claim: Claim, child: Child, shared: Shared) -> tuple[Settlement, Prog
         now_s = clock.now_s()
         if intent is None and now_s >= soft_at_s:
             intent = Intent(Verdict.TIMEOUT, 1, hard_at_s)
-            processes.send_signal(child, signals.STACKS)
+            processes.signal_runner(child, shared, signals.STACKS)
             shared.board.warn(1, "timeout")
-            processes.send_signal(child, signals.SOFT)
-        over = limits.memory_bytes and processes.resident_bytes(child.pid) > limits.memory_bytes
+            processes.signal_runner(child, shared, signals.SOFT)
+        runner = processes.runner_of(child, shared)
+        over = limits.memory_bytes and processes.resident_bytes(runner) > limits.memory_bytes
         if over and intent is None:
             intent = Intent(Verdict.MEMORY, 1, now_s)
             processes.send_signal(child, signal.SIGKILL)

@@ -27,12 +27,13 @@ class Project:
     def __init__(self, place: Path, url: str) -> None:
         self._place = place
         self._url = url
-        handler, self.application, scheduled, asking, self.tested = blocks("python")
+        handler, self.application, scheduled, asking, confined, self.tested = blocks("python")
         (place / "handlers").mkdir()
         (place / "handlers" / "__init__.py").touch()
         (place / "handlers" / "primes.py").write_text(handler)
         (place / "handlers" / "tidy.py").write_text(scheduled)
         (place / "handlers" / "greet.py").write_text(asking)
+        (place / "handlers" / "invoice.py").write_text(confined)
 
     def __call__(self, *words: str) -> str:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
@@ -118,5 +119,7 @@ def test_every_event_of_the_log_is_named() -> None:
 def test_the_scripts_and_files_that_it_names_are_there() -> None:
     for name in re.findall(r"\./(scripts/\w+)", README):
         assert os.access(ROOT / name, os.X_OK)
-    for name in re.findall(r"\]\((.*?)\)", README):
+    for anchor in re.findall(r"\]\(#(.*?)\)", README):
+        assert re.search(rf"^## {anchor.replace('-', ' ')}$", README, re.MULTILINE | re.IGNORECASE)
+    for name in re.findall(r"\]\(([^#].*?)\)", README):
         assert (ROOT / name).exists()

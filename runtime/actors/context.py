@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from runtime.errors import Cancel
+from runtime.errors import Cancel, RightMissing
 from runtime.model.exits import Progress
+from runtime.model.reach import EVERYTHING, Reach, Right
 from runtime.model.units import clip
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Context:
         "_is_cancelled",
         "_log",
         "_note_progress",
+        "_reach",
         "attempt",
         "deadline",
         "due",
@@ -64,6 +66,7 @@ class Context:
         note_progress: Callable[[Progress], None],
         is_cancelled: Callable[[], bool],
         log: FilteringBoundLogger,
+        reach: Reach = EVERYTHING,
     ) -> None:
         """`log` is bound to the job when the handler first asks for it, not before."""
         self.id = id
@@ -76,6 +79,7 @@ class Context:
         self._note_progress = note_progress
         self._is_cancelled = is_cancelled
         self._log = log
+        self._reach = reach
         self._bound: FilteringBoundLogger | None = None
 
     @property
@@ -94,6 +98,16 @@ class Context:
         """Raise `Cancel`, which ends the job as cancelled, once that was asked for."""
         if self._is_cancelled():
             raise Cancel("asked for while it ran")
+
+    def right(self, name: str) -> Right:
+        """The right of that name, to be handed to whatever asks for one.
+
+        Raises:
+            RightMissing: the kind declares `rights` without it.
+        """
+        if not self._reach.holds(name):
+            raise RightMissing(self.kind, name, self._reach.rights or ())
+        return Right(name, self.kind, self.id)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, 0.0 when it has passed; None: no limit."""

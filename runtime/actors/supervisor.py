@@ -218,6 +218,7 @@ class Supervisor:
         shared = self._shared[name]
         self._log_output(name, child.capture.end(shared.board.number))
         struck = processes.out_of_memory_count()
+        exit = exit.with_left(processes.end_strangers(self._known(), alive_too=True))
         remains = Remains(
             glance=self._glance(name, memory=False),
             settlements=shared.board.journal(),
@@ -231,7 +232,6 @@ class Supervisor:
         self._unwatch(child.pipe.write_fd)
         del self._children[name]
         child.close()
-        processes.end_strangers(self._known(), alive_too=True)
         self._feed(fleet.Exited(name, exit, remains, random.random()))
 
     # -- effects
@@ -253,11 +253,11 @@ class Supervisor:
             case fleet.Warn(name, number, why):
                 self._shared[name].board.warn(number, why)
                 if why != "cancel" and name in self._children:
-                    processes.send_signal(self._children[name], signals.SOFT)
+                    processes.signal_runner(self._children[name], self._shared[name], signals.SOFT)
             case fleet.DumpStacks(name):
                 self._shared[name].clear_stacks()
                 if name in self._children:
-                    processes.send_signal(self._children[name], signals.STACKS)
+                    processes.signal_runner(self._children[name], self._shared[name], signals.STACKS)
             case fleet.Log(level, event, fields):
                 log.event(level, event, **fields)
             case fleet.Finish(code):
@@ -321,7 +321,9 @@ class Supervisor:
         child = self._children.get(name)
         if child is not None and self._method == "forkserver":
             processes.note_usage(child)
-        resident = processes.resident_bytes(child.pid) if memory and child else 0
+        resident = 0
+        if memory and child:
+            resident = processes.resident_bytes(processes.runner_of(child, self._shared[name]))
         return Glance(
             number=shown.number,
             started_s=shown.started_ns / 1e9,

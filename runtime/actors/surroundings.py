@@ -40,6 +40,11 @@ class Output:
     def _install(self) -> None:
         sys.stdout, sys.stderr = self._texts
 
+    def expect(self) -> None:
+        """The job may print by descriptors that are not watched here: a fork's."""
+        for stream in self._streams:
+            stream.written = True
+
     def end(self, number: int) -> None:
         """Mark the end of a job's output, if there was any, and put descriptors back that it closed or changed."""
         for fd in (1, 2):

@@ -13,8 +13,10 @@ import select
 import signal
 import sys
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import msgspec
@@ -29,16 +31,18 @@ from runtime.actors.surroundings import Output, Tidiness
 from runtime.config import Config
 from runtime.definition import Definition, Job
 from runtime.edges import clock, log, processes, signals
+from runtime.edges.apart import run_apart
 from runtime.edges.board import Board
+from runtime.edges.confinement import confine
 from runtime.edges.pipe import Pipe, Tokens
 from runtime.edges.postgres import PostgresStore, attempt_connection
 from runtime.edges.processes import Ends
 from runtime.edges.store import Store
-from runtime.errors import SchemaOutdated, StoreUnavailable, TimedOut
+from runtime.errors import BadFrame, SchemaOutdated, StoreUnavailable, TimedOut
 from runtime.model.exits import EXIT_FAILED, Certificate, Progress, Verdict
 from runtime.model.jobs import Claim, Ending, Holder, Settlement, Want
 from runtime.model.messages import Limits, Ready, Stop, ToWorker, Unready, Wake
-from runtime.providers import Provided, provide_ours, unprovided
+from runtime.providers import Provided, provide_ours, unservable
 from runtime.registry import Registry
 from runtime.rules import budgets
 from runtime.rules import worker as rules
@@ -53,7 +57,15 @@ _THREADS = (
 _RECYCLE_CHECK_S = 0.5
 
 
-provide_ours(psycopg.Connection, lambda config: attempt_connection(config.database.url), each_attempt=True)
+provide_ours(
+    psycopg.Connection,
+    lambda config: attempt_connection(config.database.url),
+    each_attempt=True,
+    of_database=True,
+)
+_ANYWHERE = nullcontext()
+_encode_settlement = msgspec.msgpack.Encoder().encode
+_decode_settlement = msgspec.msgpack.Decoder(Settlement).decode
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -88,7 +100,7 @@ def main(ends: Ends, spec: Spec) -> int:
     faulthandler.enable(file=ends.stacks.fd)  # also for what dies while it is imported
     sys.path[:0] = [path for path in registry.search_path(spec.config.path) if path not in sys.path]
     handlers, broken = registry.load(spec.config.service.handlers)
-    lacking = unprovided(handlers.definitions)
+    lacking = unservable(handlers.definitions, spec.config.service.sandbox)
     handlers = handlers.without_kinds(lacking)
     broken |= {f"kind {kind}": problem for kind, problem in lacking.items()}
     store = PostgresStore(
@@ -111,7 +123,7 @@ def main(ends: Ends, spec: Spec) -> int:
     )
     database = msgspec.structs.replace(spec.config.database, url=spec.url)
     provided = Provided(msgspec.structs.replace(spec.config, database=database))
-    runner = Runner(spec.number, handlers, limits, provided, outside.board, output, ends.stacks.fd)
+    runner = Runner(spec.number, handlers, limits, provided, outside.board, output, ends)
     pipe.send_and_wait(Ready(kinds=limits, broken=broken, schedules=handlers.schedules))
     try:
         return _loop(spec, outside, runner)
@@ -200,7 +212,7 @@ class Runner:
         provided: Provided,
         board: Board,
         output: Output,
-        stacks_fd: int,
+        ends: Ends,
     ) -> None:
         self._worker = worker
         self._pid = os.getpid()
@@ -210,14 +222,20 @@ class Runner:
         self._provided = provided
         self._board = board
         self._output = output
-        self._stacks_fd = stacks_fd
+        self._stacks_fd = ends.stacks.fd
+        self._kept = (ends.output.fd, ends.stacks.fd, ends.log.fd)  # by a fork in which an attempt runs
         self._log = structlog.get_logger()
         self._number = 0  # of the claim whose handler may be interrupted now
         self._cpu_ns = 0  # of this process when the job began
         self._tidiness = Tidiness(self._on_soft_signal)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Heed the signals that end an attempt or ask where it is."""
         signal.signal(signals.SOFT, self._on_soft_signal)
-        faulthandler.enable(file=stacks_fd)
-        faulthandler.register(signals.STACKS, file=stacks_fd, all_threads=True)
+        faulthandler.enable(file=self._stacks_fd)
+        faulthandler.unregister(signals.STACKS)  # a fork knows of it, and does not have it
+        faulthandler.register(signals.STACKS, file=self._stacks_fd, all_threads=True)
 
     def run(self, claim: Claim, number: int, begin_by_s: float) -> rules.Ran | rules.Revoked:
         """Run one claim from its first to its last line, with its outcome in the journal.
@@ -228,12 +246,13 @@ class Runner:
         """
         setproctitle(f"tenure: worker {self._worker} {claim.kind} {claim.lease.id}")
         began_ns = clock.now_ns()
-        self._cpu_ns = time.process_time_ns()
+        self._cpu_ns = processes.cpu_ns()
         self._board.begin(number, began_ns, self._cpu_ns)
         if clock.now_s() >= begin_by_s:
             self._board.end()
             return rules.Revoked()
-        settlement = self._attempt(claim, number)
+        confined = self._handlers.get(claim.kind).reach.is_confined
+        settlement = (self._confined_attempt if confined else self._attempt)(claim, number)
         self._output.end(number)
         safe = self._board.note(settlement)
         self._tidiness.restore()
@@ -243,15 +262,47 @@ class Runner:
             self._board.linger()
         return rules.Ran(settlement, (clock.now_ns() - began_ns) / 1e9, safe)
 
-    def _attempt(self, claim: Claim, number: int) -> Settlement:
+    def _attempt(
+        self, claim: Claim, number: int, within: AbstractContextManager[None] = _ANYWHERE
+    ) -> Settlement:
+        def call(job: Job, definition: Definition) -> object:
+            with within:
+                return self._call_handler(claim, number, job, definition)
+
         return settle_attempt(
             claim,
             self._handlers.get(claim.kind),
             self._limits[claim.kind],
-            lambda job, definition: self._call_handler(claim, number, job, definition),
+            call,
             lambda: self._overdue(number),
             self._certify,
         )
+
+    def _confined_attempt(self, claim: Claim, number: int) -> Settlement:
+        """The attempt in a fork, which can never have back what it gives up for the kind."""
+        self._output.expect()
+        work = partial(self._attempt_apart, claim, number)
+        settlement = _decode_settlement(run_apart(self._board, self._kept, self._listen, work))
+        if settlement.lease != claim.lease:
+            raise BadFrame(f"the attempt of {claim.lease.id} settled {settlement.lease.id}")
+        return settlement
+
+    def _attempt_apart(self, claim: Claim, number: int) -> bytes:
+        """In the fork: the same attempt, with values of its own for what the handler asks for."""
+        setproctitle(f"tenure: attempt of worker {self._worker} {claim.kind} {claim.lease.id}")
+        self._pid, self._cpu_ns = os.getpid(), processes.cpu_ns()
+        return _encode_settlement(self._attempt(claim, number, self._confined(claim.kind)))
+
+    @contextmanager
+    def _confined(self, kind: str) -> Iterator[None]:
+        """Be held to what a kind declares, from now on for good; what it is provided with ends with the attempt."""
+        reach, url = self._handlers.get(kind).reach, self._provided.config.database.url
+        self._provided = self._provided.anew(database=reach.database)
+        confine(kind, reach, url)
+        try:
+            yield
+        finally:
+            self._provided.close()
 
     def _call_handler(self, claim: Claim, number: int, job: Job, definition: Definition) -> object:
         """Run the handler; while it runs, and only then, the soft signal may interrupt it."""
@@ -283,6 +334,7 @@ class Runner:
             note_progress=self._note_progress,
             is_cancelled=lambda: self._board.is_cancelled(number),
             log=self._log,
+            reach=self._handlers.get(claim.kind).reach,
         )
 
     def _overdue(self, number: int) -> Ending | None:
@@ -299,7 +351,7 @@ class Runner:
             verdict=Verdict.TIMEOUT if ending is Ending.TIMED_OUT else Verdict.STALLED,
             signal=None,
             exit_code=None,
-            cpu_seconds=(time.process_time_ns() - self._cpu_ns) / 1e9,
+            cpu_seconds=(processes.cpu_ns() - self._cpu_ns) / 1e9,
             peak_memory_bytes=processes.peak_memory_bytes(),
             last_progress=self._board.read().progress,
             stack=stacks,

@@ -13,6 +13,7 @@ import typer
 from runtime.cli import output
 from runtime.cli.settings import ConfigPath, Json, settings, shown
 from runtime.errors import ConfigError, Error
+from runtime.model import reach
 from runtime.model.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from runtime.model.units import format_duration
 from runtime.rules.nodes import is_lost
@@ -76,6 +77,7 @@ def check(json: Json = False, config: ConfigPath = None) -> int:
     findings = [
         Finding("configuration", ok=True, text=where),
         *_check_handlers(found),
+        _check_sandbox(found),
         *_check_database(found),
     ]
     _print(findings, json=json)
@@ -94,6 +96,8 @@ def _print(findings: list[Finding], *, json: bool) -> None:
 
 def _check_handlers(config: Config) -> Iterator[Finding]:
     """One finding a module that defines kinds or cannot be imported."""
+    from runtime.actors import worker  # noqa: F401 - it provides what kinds may ask for
+    from runtime.providers import unservable
     from runtime.registry import load, search_path
 
     sys.path[:0] = search_path(config.path)
@@ -105,6 +109,8 @@ def _check_handlers(config: Config) -> Iterator[Finding]:
         modules.setdefault(definition.cls.__module__, []).append(_terms(definition, config.worker.timeout))
     for module, kinds in sorted(modules.items()):
         yield Finding(f"module {module}", ok=True, text=", ".join(kinds))
+    for kind, reason in sorted(unservable(registry.definitions, config.service.sandbox).items()):
+        yield Finding(f"kind {kind}", ok=False, text=reason)
     for module, reason in sorted(broken.items()):
         yield Finding(f"module {module}", ok=False, text=reason)
     if not modules and not broken:
@@ -117,8 +123,18 @@ def _terms(definition: Definition, default_timeout_s: float) -> str:
     limits = definition.limits(default_timeout_s)
     return (
         f"{definition.kind} (timeout {format_duration(limits.timeout_s)}, "
-        f"{limits.retries} {'retry' if limits.retries == 1 else 'retries'}, queue {definition.queue})"
+        f"{limits.retries} {'retry' if limits.retries == 1 else 'retries'}, queue {definition.queue}"
+        f"{reach.shown(definition.reach)})"
     )
+
+
+def _check_sandbox(config: Config) -> Finding:
+    """Who holds what kinds declare; in a strict sandbox it must be the kernel."""
+    from runtime.edges import confinement
+
+    sandbox = config.service.sandbox
+    ok = sandbox != "strict" or confinement.is_held()
+    return Finding("sandbox", ok=ok, text=f"{sandbox}; {confinement.held_by()}")
 
 
 def _check_database(config: Config) -> Iterator[Finding]:

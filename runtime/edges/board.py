@@ -29,8 +29,10 @@ PROGRESS_MAX = 1024  # bytes
 ENTRY_HEAD = 8  # bytes before an outcome in the journal: its length and its CRC-32, big-endian
 
 # Words of 8 bytes. The last three belong to the supervisor, the others to the worker.
-_NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _TIMEOUT, _STALL, _CANCEL = range(10)
-_WORDS = 10
+_NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _RUNNER, _TIMEOUT, _STALL, _CANCEL = (
+    range(11)
+)
+_WORDS = 11
 
 _encode_settlement = msgspec.msgpack.Encoder().encode
 _decode_settlement = msgspec.msgpack.Decoder(Settlement).decode
@@ -116,6 +118,15 @@ class Board:
 
     def clear_journal(self) -> None:
         self._words[_JOURNAL] = 0
+
+    @property
+    def runner(self) -> int:
+        """The pid of the fork in which the attempt runs; 0: it runs in the worker."""
+        return self._words[_RUNNER]
+
+    @runner.setter
+    def runner(self, pid: int) -> None:
+        self._words[_RUNNER] = pid
 
     def is_timed_out(self, number: int) -> bool:
         return self._words[_TIMEOUT] == number

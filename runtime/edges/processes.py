@@ -286,11 +286,8 @@ def _enter(ends: Ends, main: Main, spec: Any, parent: int | None) -> None:
 def _settle(ends: Ends, parent: int | None) -> None:
     """Leave the parent's session, descriptors and signal handlers behind, and die when it does."""
     os.setsid()
-    if _LINUX:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if parent is not None and os.getppid() != parent:
-        os._exit(EXIT_ORPHANED)  # it died before the line above
-    _close_all(_descriptors() - {0, 1, 2, *(handed.fd for handed in ends.handed())})
+    die_with_parent(parent)
+    close_all_but({0, 1, 2, *(handed.fd for handed in ends.handed())})
     adopt_orphans()
     for handed in ends.handed():
         _lower(handed)
@@ -301,6 +298,19 @@ def _settle(ends: Ends, parent: int | None) -> None:
     os.dup2(ends.output.fd, 2)
     resource_tracker._resource_tracker._fd = None  # noqa: SLF001 - closed above, if there was one
     signals.settle_child()
+
+
+def die_with_parent(parent: int | None) -> None:
+    """Be killed when the parent dies, also when it already has; `parent` is its pid, None: not known."""
+    if _LINUX:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if parent is not None and os.getppid() != parent:
+        os._exit(EXIT_ORPHANED)  # it died before the line above
+
+
+def close_all_but(keep: set[int]) -> None:
+    """Close every other descriptor of this process."""
+    _close_all(_descriptors() - keep)
 
 
 def _lower(handed: Handed) -> None:
@@ -316,6 +326,31 @@ def send_signal(child: Child, signum: int) -> None:
             signal.pidfd_send_signal(child.sentinel, signum)
         else:
             os.kill(child.pid, signum)
+
+
+def runner_of(child: Child, shared: Shared) -> int:
+    """The pid of the process in which the attempt runs: the child, or the fork it has made for it."""
+    return shared.board.runner or child.pid
+
+
+def signal_runner(child: Child, shared: Shared, signum: int) -> None:
+    """Signal the process in which the attempt runs; nothing happens when it has ended."""
+    pid = shared.board.runner
+    if not pid:
+        send_signal(child, signum)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        fd = os.pidfd_open(pid) if _LINUX else -1
+        try:
+            if shared.board.runner != pid:
+                return  # it has ended, and the number may be another's
+            if _LINUX:
+                signal.pidfd_send_signal(fd, signum)
+            else:
+                os.kill(pid, signum)
+        finally:
+            if _LINUX:
+                os.close(fd)
 
 
 def reap(child: Child) -> Exit | None:
@@ -355,6 +390,12 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def cpu_ns() -> int:
+    """CPU time of this process and the children it has waited for, in nanoseconds: as `Exit` counts it."""
+    waited_for = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time_ns() + int((waited_for.ru_utime + waited_for.ru_stime) * 1e9)
+
+
 def peak_memory_bytes() -> int:
     """The largest resident set that this process has had."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1024 if _LINUX else 1)
@@ -367,7 +408,7 @@ def note_usage(child: Child) -> None:
         status = Path(f"/proc/{child.pid}/status").read_text()
     except OSError:
         return
-    ticks = int(fields[11]) + int(fields[12])
+    ticks = sum(map(int, fields[11:15]))  # of its own, and of the children it has waited for
     peak = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
     child.used = (ticks / os.sysconf("SC_CLK_TCK"), max(peak * 1024, child.used[1]))
 
@@ -381,13 +422,14 @@ def children() -> set[int]:
     return found
 
 
-def end_strangers(known: Iterable[int], *, alive_too: bool) -> None:
-    """Wait for adopted children that have ended; with `alive_too`, kill the others.
+def end_strangers(known: Iterable[int], *, alive_too: bool) -> Exit:
+    """Wait for adopted children that have ended; with `alive_too`, kill the others. What they used together.
 
     Each child adopts its own orphans. What comes to the supervisor was left by a child that has just
     died, and dies with it.
     """
     helpers = _helpers()
+    cpu_seconds, peak = 0.0, 0
     for _ in range(100):  # each death may hand us another generation
         strangers = children() - set(known) - helpers
         living = False
@@ -398,11 +440,16 @@ def end_strangers(known: Iterable[int], *, alive_too: bool) -> None:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
-                living |= os.waitpid(pid, os.WNOHANG)[0] == 0
+                ended, _, usage = os.wait4(pid, os.WNOHANG)
+                living |= ended == 0
+                if ended:
+                    cpu_seconds += usage.ru_utime + usage.ru_stime
+                    peak = max(peak, usage.ru_maxrss * (1024 if _LINUX else 1))
         if not strangers or not alive_too:
-            return
+            break
         if living:
             time.sleep(0.001)  # a killed process needs a moment to be waited for
+    return Exit(cpu_seconds=round(cpu_seconds, 6), peak_memory_bytes=peak)
 
 
 def clean_up() -> None:

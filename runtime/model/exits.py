@@ -40,6 +40,14 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     cpu_seconds: float = 0.0  # user and system time of the process and the children it waited for
     peak_memory_bytes: int = 0  # largest resident set
 
+    def with_left(self, left: Exit) -> Exit:
+        """The same end, with what those have used that the process left behind."""
+        return msgspec.structs.replace(
+            self,
+            cpu_seconds=round(self.cpu_seconds + left.cpu_seconds, 6),
+            peak_memory_bytes=max(self.peak_memory_bytes, left.peak_memory_bytes),
+        )
+
     def __str__(self) -> str:
         return f"signal {self.signal}" if self.signal is not None else f"exit code {self.code}"
 

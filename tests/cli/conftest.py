@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -30,11 +31,17 @@ Tenure = Callable[..., Answer]
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty current directory and no setting but the handlers of these tests."""
+    """An empty current directory and no setting and no kind but the handlers of these tests."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delenv("TENURE_CONFIG", raising=False)
     monkeypatch.setenv("TENURE_SERVICE__HANDLERS", "tests.cli.kinds")
+    from runtime.registry import DEFINED
+
+    importlib.import_module("tests.cli.kinds")
+    ours = {kind: each for kind, each in DEFINED._by_kind.items() if each.cls.__module__ == "tests.cli.kinds"}
+    monkeypatch.setattr(DEFINED, "_by_kind", ours)
+    monkeypatch.setattr(DEFINED, "_by_class", {each.cls: each for each in ours.values()})
     return tmp_path
 
 

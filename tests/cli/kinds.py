@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime import NO_RETRY, Context, Job, Retry, fixed, job
+from runtime import NO_RETRY, Context, Filesystem, Job, Retry, fixed, job
 
 
 @job("cli.scale", retry=Retry(2, fixed(1)), timeout=90, queue="images", priority=3)
@@ -18,4 +18,15 @@ class Scale(Job):
 
 @job("cli.plain", retry=NO_RETRY)
 class Plain(Job):
+    def run(self, ctx: Context) -> None: ...
+
+
+@job(
+    "cli.held",
+    retry=NO_RETRY,
+    rights=(),
+    egress=("https://a.example",),
+    filesystem=Filesystem(read=("/srv/in",)),
+)
+class Held(Job):
     def run(self, ctx: Context) -> None: ...

@@ -162,11 +162,41 @@ def test_check_names_every_module_and_the_terms_of_its_kinds(tenure: Tenure) -> 
     assert "ok  module tests.cli.kinds: " in answer.out
     assert "cli.scale (timeout 1m30s, 2 retries, queue images)" in answer.out
     assert "cli.plain (timeout 15m, 0 retries, queue default)" in answer.out
+    assert (
+        "cli.held (timeout 15m, 0 retries, queue default, rights none, egress https://a.example, "
+        in answer.out
+    )
+    assert "reads /srv/in, writes nothing)" in answer.out
+    assert "ok  sandbox: declared; " in answer.out
 
     found = tenure("check", "--json").json
     assert [(each["check"], each["ok"]) for each in found if not each["check"].startswith("module")] == [
-        ("configuration", True), ("database", True), ("schema", True), ("nodes", True),
+        ("configuration", True), ("sandbox", True), ("database", True), ("schema", True), ("nodes", True),
     ]  # fmt: skip
+
+
+def test_check_names_the_kinds_that_a_strict_sandbox_refuses(
+    tenure: Tenure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_SERVICE__SANDBOX", "strict")
+    answer = tenure("check")
+    assert answer.status == 1
+    assert (
+        'no  kind cli.plain: tests.cli.kinds.Plain: service.sandbox is "strict" and @job does not'
+        in answer.out
+    )
+    assert "kind cli.held" not in answer.out
+
+
+def test_check_says_who_holds_what_on_an_old_kernel(tenure: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runtime.edges import landlock
+
+    monkeypatch.setattr(landlock, "abi", lambda: 0)
+    assert "ok  sandbox: declared; egress only inside Python; filesystem by nobody" in tenure("check").out
+    monkeypatch.setenv("TENURE_SERVICE__SANDBOX", "strict")
+    assert "no  sandbox: strict; egress only inside Python" in tenure("check").out
+    monkeypatch.setattr(landlock, "abi", lambda: 4)
+    assert "ok  sandbox: strict; TCP ports of egress by the kernel" in tenure("check").out
 
 
 def test_check_says_no_to_a_module_that_cannot_be_imported(

@@ -452,7 +452,8 @@ def test_reaping_orphans_never_takes_the_exit_status_of_a_child_of_ours() -> Non
     for child in ours:
         assert select.select([child.sentinel], [], [], 10)[0]
     wait_for(
-        lambda: processes.end_strangers(known, alive_too=False) or processes.children(), lambda c: c == known
+        lambda: (processes.end_strangers(known, alive_too=False), processes.children())[1],
+        lambda c: c == known,
     )
     assert [ended(child).code for child in ours] == list(range(20, 25))
 
