@@ -157,13 +157,17 @@ class Queue:
                 return push_one(store, new, or_existing=or_existing, replace=replace)
 
     def push_many(self, jobs: Iterable[Job], *, conn: object = None) -> list[str]:
-        """Queue jobs in one transaction, all or none; their ids in order. `conn` and errors as of `push`."""
+        """Queue jobs in one transaction, all or none; their ids in order. `conn` and errors as of `push`.
+
+        All are checked before the database is touched, so their payloads are held in memory meanwhile. Some hundreds
+        and more go by COPY.
+        """
         new = [new_job(DEFINED.definition_of(job), job) for job in jobs]
         if conn is not None:
-            PostgresStore.over(plain_connection(conn)).push(new)
+            PostgresStore.over(plain_connection(conn)).push_new(new)
         else:
             with self._store() as store:
-                store.push(new)
+                store.push_new(new)
         return [each.id for each in new]
 
     def cancel(self, id: str) -> bool:

@@ -18,7 +18,7 @@ import psycopg
 from runtime.config import Config
 from runtime.definition import Job
 from runtime.edges.postgres import push_over
-from runtime.edges.pushing import push_all, push_unique
+from runtime.edges.pushing import can_copy, push_all, push_new, push_unique
 from runtime.model.jobs import JobView, NewJob
 from runtime.queue import (
     LOOK_AFTER_S,
@@ -117,7 +117,7 @@ class AsyncQueue:
         _check_asynchronous(conn)
         new: list[NewJob] = [new_job(DEFINED.definition_of(job), job) for job in jobs]
         if new:
-            await push_over(conn, push_all(new))
+            await push_over(conn, push_new(new, copy=can_copy(conn)))
         return [each.id for each in new]
 
     cancel = _awaited(Queue.cancel)

@@ -24,6 +24,7 @@ from runtime import queue as module
 from runtime.config import Config, DatabaseConfig
 from runtime.edges.ids import new_id
 from runtime.edges.postgres import PostgresStore
+from runtime.edges.pushing import COPY_ROWS
 from runtime.errors import (
     ConfigError,
     DefinitionError,
@@ -169,12 +170,13 @@ def test_a_wrong_payload_is_named_before_any_database_is_touched() -> None:
             queue.push_many([Scale(path="a"), Scale(path="a\0")])
 
 
-def test_many_are_pushed_in_order(queue: Queue) -> None:
-    ids = queue.push_many(Scale(path=str(number)) for number in range(1500))
-    assert len(set(ids)) == 1500
-    last = queue.status(ids[-1])
-    assert last is not None
-    assert b'"1499"' in bytes(last.payload or b"")
+def test_many_are_pushed_in_order(queue: Queue, schema_dsn: str) -> None:
+    ids = queue.push_many(Scale(path=str(number)) for number in range(50_000))
+    with psycopg.connect(schema_dsn) as conn:
+        rows = conn.execute("select id::text, payload->>'path', queue, priority from tenure.job").fetchall()
+    assert {(id, path): (of, priority) for id, path, of, priority in rows} == {
+        (id, str(number)): ("images", 3) for number, id in enumerate(ids)
+    }
     assert queue.push_many([]) == []
 
 
@@ -255,11 +257,12 @@ def test_a_job_commits_with_the_rows_of_other_libraries_or_not(
         pushed = queue.push(Scale(path="a"), unique="k", conn=conn) or ""
         assert queue.push(Scale(path="b"), unique="k", conn=conn) is None
         assert queue.push(Scale(path="b"), unique="k", or_existing=True, conn=conn) == pushed
-        many = queue.push_many([Scale(path="c")], conn=conn)
+        many = queue.push_many([Scale(path="c") for _ in range(COPY_ROWS)], conn=conn)
         assert queue.status(pushed) is None, "it is not there for others before the commit"
         if commits:
             conn.commit()
-    assert [queue.status(id) is not None for id in (pushed, *many)] == [commits, commits]
+    assert [queue.status(id) is not None for id in (pushed, many[-1])] == [commits, commits]
+    assert queue.counts().states["queued"] == (1 + COPY_ROWS) * commits
 
 
 def test_a_transaction_of_sqlalchemy_that_has_begun_goes_on(queue: Queue, engine: sqlalchemy.Engine) -> None:

@@ -12,8 +12,10 @@ import psycopg
 import pytest
 
 from runtime import NO_RETRY, AsyncQueue, Context, Job, Queue, job
+from runtime.edges import statements
 from runtime.edges.ids import new_id
 from runtime.edges.postgres import PostgresStore
+from runtime.edges.pushing import COPY_ROWS
 from runtime.errors import JobFailed, StoreUnavailable
 from runtime.model.jobs import Ending, Holder, Settlement, State, Want
 from tests.helpers.waiting import wait_for
@@ -85,13 +87,32 @@ def test_a_job_commits_with_the_callers_rows_or_not(schema_dsn: str, commits: bo
             id = await queue.push(Scale(path="a"), unique="one", conn=conn) or ""
             assert await queue.push(Scale(path="a"), unique="one", conn=conn) is None
             assert await queue.push(Scale(path="b"), unique="one", replace=True, conn=conn) == id
-            many = await queue.push_many([Scale(path="c"), Scale(path="d")], conn=conn)
+            many = await queue.push_many([Scale(path="c") for _ in range(COPY_ROWS)], conn=conn)
+            async with conn.pipeline():
+                many += await queue.push_many([Scale(path="d") for _ in range(COPY_ROWS)], conn=conn)
             assert await queue.push_many([], conn=conn) == []
             assert await queue.status(id) is None, "it is not there for others before the commit"
             if not commits:
                 await conn.rollback()
-        for known in (id, *many):
-            assert (await queue.status(known) is not None) is commits
+        assert (await queue.status(many[-1]) is not None) is commits
+        assert (await queue.counts()).states["queued"] == (1 + 2 * COPY_ROWS) * commits
+
+    run(schema_dsn, use)
+
+
+def test_on_a_connection_that_commits_by_itself_many_are_all_or_none(
+    schema_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "TELL", "select 1/0 from (select %(words)s, %(now)s) as t")
+
+    async def use(queue: AsyncQueue) -> None:
+        async with await psycopg.AsyncConnection.connect(schema_dsn, autocommit=True) as conn:
+            with pytest.raises(ValueError, match="zero"):
+                await queue.push_many([Scale(path="c") for _ in range(COPY_ROWS)], conn=conn)
+            assert (await queue.counts()).states["queued"] == 0
+            monkeypatch.undo()
+            await queue.push_many([Scale(path="c") for _ in range(COPY_ROWS)], conn=conn)
+            assert (await queue.counts()).states["queued"] == COPY_ROWS
 
     run(schema_dsn, use)
 
@@ -188,6 +209,8 @@ def test_a_connection_that_is_gone_is_said_so(schema_dsn: str) -> None:
         await conn.close()
         with pytest.raises(StoreUnavailable):
             await queue.push(Scale(path="a"), conn=conn)
+        with pytest.raises(StoreUnavailable):
+            await queue.push_many([Scale(path="a")], conn=conn)
 
     run(schema_dsn, use)
 

@@ -143,6 +143,9 @@ class MemoryStore:
                 answers[job.id] = self._add(job)
         return [answers[job.id] for job in new]
 
+    def push_new(self, jobs: Sequence[NewJob]) -> None:
+        self.push(jobs)
+
     def push_unique(self, job: NewJob, *, replace: bool = False) -> str | None:
         [new] = self._new([job])
         added = self._add(new)

@@ -7,7 +7,7 @@ lost. What the database says about being away becomes `StoreUnavailable`; every 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
@@ -19,7 +19,7 @@ from psycopg.rows import TupleRow, tuple_row
 from runtime.edges import migrate, statements, values
 from runtime.edges.ids import canonical
 from runtime.edges.lanes import Lane, Lanes, Position
-from runtime.edges.pushing import PUSH_ROWS, Push, push_all, push_unique
+from runtime.edges.pushing import PUSH_ROWS, Push, Row, can_copy, push_all, push_new, push_unique
 from runtime.edges.statements import array
 from runtime.errors import StoreUnavailable
 from runtime.model.exits import Progress
@@ -234,6 +234,12 @@ class PostgresStore:
         several = len(jobs) > PUSH_ROWS or any(job.unique is not None for job in jobs)
         return self._pushed(lambda conn: self._follow(conn, push_all(jobs), several=several))
 
+    def push_new(self, jobs: Sequence[NewJob]) -> None:
+        if jobs:
+            self._pushed(
+                lambda conn: self._follow(conn, push_new(jobs, copy=can_copy(conn)), several=len(jobs) > 1)
+            )
+
     def push_unique(self, job: NewJob, *, replace: bool = False) -> str | None:
         return self._pushed(lambda conn: self._follow(conn, push_unique(job, replace=replace), several=True))
 
@@ -249,15 +255,25 @@ class PostgresStore:
             try:
                 sql, given = next(push)
                 while True:
-                    sql, given = push.send(self._cursor(conn, sql, given).fetchall())
+                    sql, given = push.send(self._answer(conn, sql, given))
             except StopIteration as end:
                 answer: T = end.value
                 return answer
 
+    def _answer(
+        self, conn: psycopg.Connection[Any], sql: str, given: Mapping[str, Any] | Iterator[Row]
+    ) -> list[TupleRow]:
+        if isinstance(given, Mapping):
+            return self._cursor(conn, sql, given).fetchall()
+        with conn.cursor(row_factory=tuple_row) as cursor, cursor.copy(sql.encode()) as copy:
+            for row in given:
+                copy.write_row(row)
+        return []
+
     @contextmanager
     def _whole(self, conn: psycopg.Connection[Any], several: bool) -> Iterator[None]:
-        """One transaction around several statements, unless it is the caller's anyway."""
-        if several and not self._borrowed:
+        """One transaction around several statements, unless the caller's is one anyway."""
+        if several and conn.autocommit:
             with conn.transaction():
                 yield
         else:
@@ -599,20 +615,33 @@ def attempt_connection(url: str) -> Iterator[psycopg.Connection[Any]]:
 async def push_over(conn: psycopg.AsyncConnection[Any], push: Push[T]) -> T:
     """Carry out a push in the transaction of the caller's asynchronous connection; errors as of `over`."""
     try:
-        cursor = conn.cursor(row_factory=tuple_row)
-        sql, given = next(push)
-        while True:
-            await cursor.execute(sql.encode(), {"now": None, **given}, prepare=False)
-            sql, given = push.send(await cursor.fetchall())
-    except StopIteration as end:
-        answer: T = end.value
-        return answer
+        async with conn.transaction() if conn.autocommit else nullcontext():
+            return await _follow_async(conn, push)
     except BROKEN_RULES as error:
         raise _rule_broken(error) from error
     except psycopg.Error as error:
         if not _is_away(error):
             raise
         raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+
+
+async def _follow_async(conn: psycopg.AsyncConnection[Any], push: Push[T]) -> T:
+    cursor = conn.cursor(row_factory=tuple_row)
+    try:
+        sql, given = next(push)
+        while True:
+            rows: list[TupleRow] = []
+            if isinstance(given, Mapping):
+                await cursor.execute(sql.encode(), {"now": None, **given}, prepare=False)
+                rows = await cursor.fetchall()
+            else:
+                async with cursor.copy(sql.encode()) as copy:
+                    for row in given:
+                        await copy.write_row(row)
+            sql, given = push.send(rows)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
 
 
 def _rule_broken(error: Exception) -> ValueError:

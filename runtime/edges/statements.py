@@ -71,6 +71,19 @@ with new as (
 select id::text, (select count(pg_notify('tenure', word)) from words) from added
 """
 
+COPY = """
+-- Queue new jobs that nobody can know yet: the fast path of PUSH, after which TELL is due.
+-- Holds: an id that is live refuses them all; that one has ended is not looked for.
+-- Locks: the new rows.
+-- Needs: rows of text in this order.
+copy tenure.job (id, kind, queue, priority, due, created, payload) from stdin
+"""
+
+TELL = """
+-- Notify words, once the transaction commits.
+select count(pg_notify('tenure', word)) from unnest(%(words)s::text[]) as told (word)
+"""
+
 KNOWN = """
 -- Which of these ids are known, live or ended.
 select id::text from unnest(%(ids)s::uuid[]) as asked (id)

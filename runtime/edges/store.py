@@ -62,6 +62,13 @@ class Store(Protocol):
         """
         ...
 
+    def push_new(self, jobs: Sequence[NewJob]) -> None:
+        """`push`, made for many at once, of jobs whose ids were made just now and that have no unique key.
+
+        Nothing of them can be known already, so nothing is looked for. Errors as of `push`.
+        """
+        ...
+
     def push_unique(self, job: NewJob, *, replace: bool = False) -> str | None:
         """Queue a job, or answer with the live job of its kind that has its unique key.
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
+from runtime.edges import pushing
 from runtime.edges.memory import MemoryStore
 from runtime.edges.postgres import PostgresStore
 from runtime.edges.store import Store
@@ -52,6 +53,12 @@ def postgres(clean_dsn: str, clock: Clock) -> Iterator[PostgresStore]:
     store = PostgresStore(clean_dsn, clock=clock)
     yield store
     store.close()
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let even one new job go by COPY."""
+    monkeypatch.setattr(pushing, "COPY_ROWS", 1)
 
 
 @pytest.fixture(params=["memory", "postgres", "pooled"])

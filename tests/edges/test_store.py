@@ -124,9 +124,14 @@ def test_a_unique_key_is_free_once_its_job_has_ended(store: Store, state: State)
     ],
     ids=repr,
 )
-def test_a_job_that_breaks_a_rule_is_refused_with_all_its_neighbours(store: Store, given) -> None:
+def test_a_job_that_breaks_a_rule_is_refused_with_all_its_neighbours(
+    store: Store, copied: None, given
+) -> None:
     with pytest.raises(ValueError):
         store.push([new(), new(**given)])
+    if "unique" not in given:
+        with pytest.raises(ValueError):
+            store.push_new([new(), new(**given)])
     assert sum(store.counts().states.values()) == 0
 
 
@@ -152,6 +157,27 @@ def test_many_jobs_are_pushed_all_or_not_at_all(store: Store) -> None:
     with pytest.raises(ValueError):
         store.push([*(new() for _ in range(1500)), new(payload="no json")])
     assert store.counts().states["queued"] == 0
+
+
+def test_new_jobs_are_pushed_as_any_others(store: Store, clock: Clock, copied: None) -> None:
+    odd = '{"a": "\\\\u0000\\t\\n \\\\\\"\\\\N"}\n\t'
+    later = clock.now + timedelta(days=1)
+    jobs = [
+        new(payload=odd, queue="\\N", priority=0),
+        new(due=later.astimezone(timezone(timedelta(hours=5)))),
+        new(delay_s=30.0),
+    ]
+    store.push_new(jobs)
+    views = [status(store, job.id) for job in jobs]
+    assert [view.due - clock.now for view in views] == [
+        timedelta(0),
+        timedelta(days=1),
+        timedelta(seconds=30),
+    ]
+    assert {view.created for view in views} == {clock.now}
+    assert (views[0].queue, views[0].priority, views[0].kind) == ("\\N", 0, "noop")
+    assert msgspec.json.decode(views[0].payload or b"") == msgspec.json.decode(odd)
+    store.push_new([])
 
 
 def test_nothing_pushed_is_nothing(store: Store) -> None:

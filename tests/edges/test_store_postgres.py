@@ -8,12 +8,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from runtime.edges import migrate, postgres, statements
 from runtime.edges.ids import canonical, new_id
@@ -30,7 +31,7 @@ STATEMENTS = {
     for name, sql in vars(module).items()
     if name.isupper() and isinstance(sql, str) and "\n--" in sql
 }
-EXPLAINABLE = sorted(set(STATEMENTS) - {"LISTEN", "PREPARE"})
+EXPLAINABLE = sorted(set(STATEMENTS) - {"LISTEN", "PREPARE", "COPY"})
 
 
 Opener = Callable[..., PostgresStore]
@@ -340,6 +341,44 @@ def test_conflicts_leave_the_callers_transaction_usable(real: PostgresStore, cle
             "still the caller's"
         )
     assert real.counts().states["queued"] == 1502
+
+
+@pytest.mark.parametrize("cursor", [psycopg.Cursor, psycopg.ClientCursor])
+@pytest.mark.parametrize("pipelined", [False, True])
+def test_new_jobs_live_and_die_with_the_callers_transaction(
+    real: PostgresStore, clean_dsn: str, copied: None, cursor: type[psycopg.Cursor], pipelined: bool
+) -> None:
+    rolled_back, committed = new(), new()
+    with psycopg.connect(clean_dsn, cursor_factory=cursor, row_factory=dict_row) as caller:
+        with caller.pipeline() if pipelined else nullcontext():
+            PostgresStore.over(caller).push_new([rolled_back])
+        caller.rollback()
+        with caller.pipeline() if pipelined else nullcontext():
+            PostgresStore.over(caller).push_new([committed])
+        assert real.status(committed.id) is None
+    assert (real.status(rolled_back.id), real.status(committed.id) is None) == (None, False)
+
+
+def test_many_are_all_or_none_on_a_connection_that_commits_by_itself(
+    real: PostgresStore, clean_dsn: str, copied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statements, "TELL", "select 1/0 from (select %(words)s, %(now)s) as t")
+    with psycopg.connect(clean_dsn, autocommit=True) as caller, pytest.raises(ValueError, match="zero"):
+        PostgresStore.over(caller).push_new([new(), new()])
+    assert real.counts().states["queued"] == 0
+
+
+def test_new_jobs_are_told_once_a_queue(real: PostgresStore, listener: PostgresStore, copied: None) -> None:
+    real.push_new([new(queue="a"), new(queue="b"), new(queue="a"), new(queue="c", delay_s=60)])
+    assert sorted(heard(listener)) == ["@later", "a", "b"]
+
+
+def test_an_id_that_is_live_refuses_all_new_jobs(real: PostgresStore, copied: None) -> None:
+    known = new()
+    real.push([known])
+    with pytest.raises(ValueError, match="breaks a rule"):
+        real.push_new([new(), known])
+    assert real.counts().states["queued"] == 1
 
 
 def test_a_refused_push_is_the_callers_to_roll_back(clean_dsn: str) -> None:
