@@ -1,7 +1,7 @@
 """Tenure: CPU-heavy Python jobs in isolated, supervised processes, durably, on PostgreSQL.
 
-These are the public names; everything else may change. Importing this is cheap and touches no database, since
-every worker does it: `Queue` and `AsyncQueue` are imported when they are first asked for.
+These are the public names; everything else may change. Each is imported when it is first asked for, so that
+importing this costs nothing: pytest does it for its plugin, and a worker needs no `Queue`.
 
 To define a job: `job`, `Job`, `Retry`, `NO_RETRY`, `fixed`, `exponential`, and `cron` or `every`
 for one that runs by the clock, `Filesystem` for one that may not open every file. In its `run`: `Context`, and to raise
@@ -11,20 +11,20 @@ In an application: `Queue`, or `AsyncQueue` beside an event loop, and `errors`.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from runtime import errors
-from runtime.actors.context import Context
-from runtime.definition import NO_RETRY, Job, Retry, exponential, fixed
-from runtime.errors import Cancel, Snooze, TimedOut
-from runtime.model.reach import Filesystem, Right
-from runtime.providers import provider
-from runtime.registry import job
-from runtime.rules.schedule import cron, every
-
 if TYPE_CHECKING:
+    from runtime import errors
+    from runtime.actors.context import Context
+    from runtime.definition import NO_RETRY, Job, Retry, exponential, fixed
+    from runtime.errors import Cancel, Snooze, TimedOut
+    from runtime.model.reach import Filesystem, Right
+    from runtime.providers import provider
     from runtime.queue import Queue
     from runtime.queue_async import AsyncQueue
+    from runtime.registry import job
+    from runtime.rules.schedule import cron, every
 
 __version__ = "0.1.0"  # as in pyproject.toml
 
@@ -49,15 +49,25 @@ __all__ = [
     "provider",
 ]
 
+_HOMES = {
+    "runtime.actors.context": ("Context",),
+    "runtime.definition": ("NO_RETRY", "Job", "Retry", "exponential", "fixed"),
+    "runtime.errors": ("Cancel", "Snooze", "TimedOut"),
+    "runtime.model.reach": ("Filesystem", "Right"),
+    "runtime.providers": ("provider",),
+    "runtime.queue": ("Queue",),
+    "runtime.queue_async": ("AsyncQueue",),
+    "runtime.registry": ("job",),
+    "runtime.rules.schedule": ("cron", "every"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
 
 def __getattr__(name: str) -> object:
-    """`Queue` and `AsyncQueue`, which bring in psycopg."""
-    if name == "Queue":
-        from runtime.queue import Queue  # noqa: PLC0415 - not before it is needed
-
-        return Queue
-    if name == "AsyncQueue":
-        from runtime.queue_async import AsyncQueue  # noqa: PLC0415 - not before it is needed
-
-        return AsyncQueue
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """A public name, from the module that has it."""
+    if name == "errors":
+        return import_module("runtime.errors")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME[name]), name)
+    return value

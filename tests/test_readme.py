@@ -27,7 +27,7 @@ class Project:
     def __init__(self, place: Path, url: str) -> None:
         self._place = place
         self._url = url
-        handler, self.application, scheduled, asking, confined, self.tested = blocks("python")
+        handler, self.application, scheduled, asking, confined, self.tested, self.with_pytest = blocks("python")
         (place / "handlers").mkdir()
         (place / "handlers" / "__init__.py").touch()
         (place / "handlers" / "primes.py").write_text(handler)
@@ -41,7 +41,13 @@ class Project:
             [sys.executable, *words],
             check=True,
             cwd=self._place,
-            env=inherited | {"TENURE_DATABASE_URL": self._url, "PYTHONPATH": f"{self._place}:{ROOT}"},
+            env=inherited
+            | {
+                "TENURE_DATABASE_URL": self._url,
+                "TENURE_TEST_DATABASE_URL": self._url,
+                "PYTHONPATH": f"{self._place}:{ROOT}",
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+            },
             capture_output=True,
             text=True,
             timeout=50,
@@ -77,6 +83,11 @@ def test_the_application_gets_its_result(project: Project) -> None:
 
 def test_the_test_of_a_handler_passes(project: Project) -> None:
     project("-c", project.tested)
+
+
+def test_the_tests_of_pytest_pass(project: Project, place: Path) -> None:
+    (place / "test_primes.py").write_text(project.with_pytest)
+    assert "2 passed" in project("-m", "pytest", "-p", "runtime.pytest_plugin", str(place))
 
 
 def test_sql_of_any_language_pushes(project: Project) -> None:
