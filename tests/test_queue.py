@@ -17,6 +17,7 @@ import msgspec
 import psycopg
 import pytest
 import sqlalchemy.orm
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from runtime import NO_RETRY, Context, Job, Queue, job
@@ -211,24 +212,22 @@ def test_another_kind_of_connection_is_refused_by_its_name(queue: Queue) -> None
         queue.push(Scale(path="a"), conn=conn)
 
 
-class OfDjango:
-    """What of Django's `connection` matters: it connects when it is first used, and its cursors bind on our side."""
+@pytest.fixture
+def of_django(schema_dsn: str) -> Iterator[Any]:
+    """`django.db.connection`, as a project has it."""
+    import django
+    from django.conf import settings
+    from django.db import connection, connections
 
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self.connection: psycopg.Connection[Any] | None = None
-
-    def ensure_connection(self) -> None:
-        if self.connection is None:
-            self.connection = psycopg.connect(self.dsn, cursor_factory=psycopg.ClientCursor)
-
-    def close(self) -> None:
-        assert self.connection is not None
-        self.connection.close()
-
-    def commit(self) -> None:
-        assert self.connection is not None
-        self.connection.commit()
+    if not settings.configured:
+        settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql"}})
+        django.setup()
+    given = conninfo_to_dict(schema_dsn)
+    database = {"NAME": given["dbname"], "USER": given["user"], "HOST": given["host"], "PORT": given["port"]}
+    connections.settings["default"].update(database)
+    with closing(connections["default"]):
+        yield connection
+    del connections["default"]
 
 
 @pytest.fixture
@@ -238,22 +237,21 @@ def engine(schema_dsn: str) -> Iterator[sqlalchemy.Engine]:
     made.dispose()
 
 
-CALLERS: dict[str, Callable[[sqlalchemy.Engine, str], Any]] = {
-    "SQLAlchemy's connection": lambda engine, dsn: engine.connect(),
-    "SQLAlchemy's session": lambda engine, dsn: sqlalchemy.orm.Session(engine),
-    "SQLAlchemy's scoped session": lambda engine, dsn: sqlalchemy.orm.scoped_session(
+CALLERS: dict[str, Callable[[sqlalchemy.Engine], Any]] = {
+    "SQLAlchemy's connection": lambda engine: engine.connect(),
+    "SQLAlchemy's session": sqlalchemy.orm.Session,
+    "SQLAlchemy's scoped session": lambda engine: sqlalchemy.orm.scoped_session(
         sqlalchemy.orm.sessionmaker(engine)
     ),
-    "Django's connection": lambda engine, dsn: OfDjango(dsn),
 }
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
 @pytest.mark.parametrize("of", CALLERS)
 def test_a_job_commits_with_the_rows_of_other_libraries_or_not(
-    queue: Queue, engine: sqlalchemy.Engine, schema_dsn: str, of: str, commits: bool
+    queue: Queue, engine: sqlalchemy.Engine, of: str, commits: bool
 ) -> None:
-    with closing(CALLERS[of](engine, schema_dsn)) as conn:
+    with closing(CALLERS[of](engine)) as conn:
         pushed = queue.push(Scale(path="a"), unique="k", conn=conn) or ""
         assert queue.push(Scale(path="b"), unique="k", conn=conn) is None
         assert queue.push(Scale(path="b"), unique="k", or_existing=True, conn=conn) == pushed
@@ -263,6 +261,32 @@ def test_a_job_commits_with_the_rows_of_other_libraries_or_not(
             conn.commit()
     assert [queue.status(id) is not None for id in (pushed, many[-1])] == [commits, commits]
     assert queue.counts().states["queued"] == (1 + COPY_ROWS) * commits
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+def test_a_job_commits_with_a_transaction_of_django_or_not(
+    queue: Queue, of_django: Any, commits: bool
+) -> None:
+    from django.db import transaction
+
+    with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+        pushed = queue.push(Scale(path="a"), unique="k", conn=of_django) or ""
+        assert queue.push(Scale(path="b"), unique="k", conn=of_django) is None
+        with contextlib.suppress(ZeroDivisionError), transaction.atomic():
+            queue.push_many([Scale(path="b") for _ in range(COPY_ROWS)], conn=of_django)
+            raise ZeroDivisionError  # back to its savepoint
+        many = queue.push_many([Scale(path="c") for _ in range(COPY_ROWS)], conn=of_django)
+        assert queue.status(pushed) is None, "it is not there for others before the commit"
+        if not commits:
+            raise ZeroDivisionError
+    assert [queue.status(id) is not None for id in (pushed, many[-1])] == [commits, commits]
+    assert queue.counts().states["queued"] == (1 + COPY_ROWS) * commits
+
+
+def test_outside_of_a_transaction_of_django_a_push_commits_by_itself(queue: Queue, of_django: Any) -> None:
+    assert queue.status(queue.push(Scale(path="a"), conn=of_django) or "") is not None
+    many = queue.push_many([Scale(path="c") for _ in range(COPY_ROWS)], conn=of_django)
+    assert queue.status(many[-1]) is not None
 
 
 def test_a_transaction_of_sqlalchemy_that_has_begun_goes_on(queue: Queue, engine: sqlalchemy.Engine) -> None:

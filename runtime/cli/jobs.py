@@ -36,6 +36,15 @@ def push(
     unique: Annotated[
         str | None, typer.Option(metavar="KEY", help="Refused while such a job is queued or running.")
     ] = None,
+    or_existing: Annotated[
+        bool, typer.Option("--or-existing", help="When KEY is taken, print the id of the job that has it.")
+    ] = False,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="When a queued job has KEY, give it this due time, queue and payload."
+        ),
+    ] = False,
     priority: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, max=PRIORITIES - 1, help="0 is the most urgent, 9 the least."),
@@ -48,7 +57,12 @@ def push(
     """Queue a job and print its id; `null` and exit status 1 when the unique key is taken."""
     found = settings(config)
     after_s, due = _duration(after), _time(at)
-    from runtime.queue import new_job, opened
+    for option, given in (("--or-existing", or_existing), ("--replace", replace)):
+        if given and unique is None:
+            raise WrongUse(f"{option} goes with --unique KEY")
+    if or_existing and replace:
+        raise WrongUse("write --or-existing or --replace, not both")
+    from runtime.queue import new_job, opened, push_one
 
     definition = _handlers(found, kind).get(kind)
     try:
@@ -63,7 +77,7 @@ def push(
             id=id,
         )
         with opened(found) as store:
-            [pushed] = store.push([job])
+            pushed = push_one(store, job, or_existing=or_existing, replace=replace)
     except ValueError as problem:
         raise WrongUse(str(problem)) from problem
     if json:

@@ -11,6 +11,7 @@ import pytest
 
 from runtime.edges.ids import new_id
 from runtime.edges.postgres import PostgresStore
+from runtime.model.jobs import Holder, Want
 from tests.cli import rows
 from tests.cli.conftest import Tenure
 
@@ -77,6 +78,24 @@ def test_a_taken_unique_key_is_null_and_exit_status_1(tenure: Tenure, store: Pos
         answer = tenure("push", "cli.plain", "--unique", "one", *words)
         assert (answer.status, answer.out) == (1, "null\n")
     assert pushed(store) == 1
+
+
+def test_a_taken_unique_key_is_answered_or_its_job_replaced_on_request(
+    tenure: Tenure, store: PostgresStore
+) -> None:
+    words = ("push", "cli.scale", "--unique", "one", "--json")
+    id = tenure(*words, '{"path": "a"}', "--after", "1h").json
+    assert tenure(*words, '{"path": "b"}', "--or-existing").json == id
+    assert tenure("status", id, "--json").json["payload"]["path"] == "a"
+    assert tenure(*words, '{"path": "b"}', "--replace", "--priority", "0").json == id
+    job = store.status(id)
+    assert job is not None
+    assert (job.priority, b'"b"' in bytes(job.payload or b"")) == (0, True)
+    assert job.due < datetime.now(UTC) + timedelta(minutes=59)
+    want = Want(holder=Holder("n1", 1, 1), limit=1, lease_s=60.0, kinds=("cli.scale",), queues=("*",))
+    assert len(store.claim(want)) == 1
+    answer = tenure(*words, '{"path": "c"}', "--replace")
+    assert (answer.status, answer.json) == (1, None), "a running job is left alone"
 
 
 def test_pushing_an_id_again_adds_nothing(tenure: Tenure, store: PostgresStore) -> None:

@@ -42,6 +42,10 @@ def pushed(store: PostgresStore) -> int:
         (["cli.plain", "--queue", "@later"], ["queue", "@later"]),
         (["cli.plain", "--queue", ""], ["queue"]),
         (["cli.plain", "--unique", "k" * 65], ["unique", "64"]),
+        (["cli.plain", "--or-existing"], ["--or-existing", "--unique"]),
+        (["cli.plain", "--replace"], ["--replace", "--unique"]),
+        (["cli.plain", "--unique", "k", "--replace", "--or-existing"], ["--replace", "--or-existing"]),
+        (["cli.plain", "--unique", "k", "--within", "30s"], ["--within"]),  # a command would not remember it
         (["cli.plain", "--id", "7"], ["id", "UUID"]),
         (["cli.plain", "--nosuch"], ["--nosuch"]),
         ([], ["KIND"]),
