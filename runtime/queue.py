@@ -238,21 +238,9 @@ class Queue:
         Raises:
             PayloadInvalid, ValueError: as for `push`.
         """
-        new = new_job(DEFINED.definition_of(job), job, priority=priority, queue=queue)
+        new = new_schedule(name, job, when, overlap=overlap, missed=missed, priority=priority, queue=queue)
         with self._store() as store:
-            return store.schedule(
-                NewSchedule(
-                    name=name,
-                    kind=new.kind,
-                    spec=msgspec.json.encode(when).decode(),
-                    payload=new.payload,
-                    queue=new.queue,
-                    priority=new.priority,
-                    overlap=overlap,
-                    missed=missed,
-                    due=when.next(store.now()),
-                )
-            )
+            return store.schedule(msgspec.structs.replace(new, due=when.next(store.now())))
 
     def unschedule(self, name: str) -> bool:
         """Take a schedule out; what it has pushed stays. False: no such schedule."""
@@ -270,6 +258,7 @@ class Queue:
             return store.pause(name, False)
 
     def schedules(self) -> list[ScheduleView]:
+        """All schedules, by name: those that stand in code and those that were made by `schedule`."""
         with self._store() as store:
             return store.schedules()
 
@@ -279,6 +268,10 @@ class Queue:
             return push_now(store, name)
 
     def counts(self) -> Counts:
+        """How many jobs are in each state, and for each queue and kind how many are queued and running.
+
+        It reads all live rows, so ask every few seconds at most. What has ended counts as long as it is kept.
+        """
         with self._store() as store:
             return store.counts()
 
@@ -459,6 +452,30 @@ def new_job(
         due=at,
         delay_s=0.0 if after is None else float(after),
         unique=unique,
+    )
+
+
+def new_schedule(
+    name: str,
+    job: Job,
+    when: Schedule,
+    *,
+    overlap: Overlap,
+    missed: Missed,
+    priority: int | None = None,
+    queue: str | None = None,
+) -> NewSchedule:
+    """A schedule whose due time is still to be set, by the store's clock; arguments and errors as of `Queue.schedule`."""
+    new = new_job(DEFINED.definition_of(job), job, priority=priority, queue=queue)
+    return NewSchedule(
+        name=name,
+        kind=new.kind,
+        spec=msgspec.json.encode(when).decode(),
+        payload=new.payload,
+        queue=new.queue,
+        priority=new.priority,
+        overlap=overlap,
+        missed=missed,
     )
 
 

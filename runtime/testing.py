@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import count
@@ -37,13 +37,38 @@ from runtime.edges.memory import MemoryStore
 from runtime.edges.processes import Child, Ends, Shared
 from runtime.edges.store import Store
 from runtime.model.exits import EXIT_OK, Certificate, Progress, Verdict
-from runtime.model.jobs import Claim, Counts, Ending, Holder, JobView, Lease, Settlement, State, Want
+from runtime.model.jobs import (
+    Claim,
+    Counts,
+    Ending,
+    Holder,
+    JobView,
+    Lease,
+    Missed,
+    Overlap,
+    ScheduleView,
+    Settlement,
+    State,
+    Stats,
+    Want,
+)
 from runtime.model.messages import FromChild, Held, Limits
 from runtime.providers import Provided
-from runtime.queue import check_due, check_taken, new_job, push_one, result_of
+from runtime.queue import (
+    Queue,
+    check_due,
+    check_taken,
+    new_job,
+    new_schedule,
+    push_now,
+    push_one,
+    result_of,
+    stats_of,
+)
 from runtime.registry import DEFINED, Registry
 from runtime.rules import budgets
 from runtime.rules.attempts import Glance, Intent, Remains, settle_dead
+from runtime.rules.schedule import Schedule
 from runtime.rules.windows import Windows
 
 DEFAULT_TIMEOUT_S = 60.0  # of kinds that set none, in isolated attempts
@@ -53,12 +78,13 @@ POINTS_MAX = 10_000  # kill points of one handler
 
 
 class LocalQueue:
-    """A queue for one test. Its verbs are those of `runtime.Queue`.
+    """A queue for one test. Its verbs are those of `runtime.Queue`; a handler that asks for a `Queue` is given this one.
 
     Args:
         now: where its clock stands, an aware time; None: the time when it is made. Only the test moves it.
         max_bytes: the size of all jobs together above which a push raises `QueueFull`; None: no bound.
-        isolated: run each attempt in a process of its own, with its time and memory limits enforced.
+        isolated: run each attempt in a process of its own, with its time and memory limits enforced. A
+            handler there that asks for a `Queue` needs one of a database in `provided`.
         provided: values for what handlers ask for, by type, in place of their providers.
         store: where the jobs are; None: in memory. Its clock must be this queue's `clock`.
     """
@@ -77,7 +103,7 @@ class LocalQueue:
             store(self.clock) if store is not None else MemoryStore(self.clock, max_bytes=max_bytes)
         )
         self._isolated = isolated
-        self._provided = Provided(Config(), provided or {})
+        self._provided = Provided(Config(), {**({} if isolated else {Queue: self}), **(provided or {})})
         self._holder = Holder("local", 1, os.getpid())
         self._windows = Windows()
 
@@ -95,6 +121,11 @@ class LocalQueue:
         within: float | None = None,
         **options: Any,
     ) -> str | None:
+        """As `Queue.push`, but for `conn`; a window (`within`) ends by this queue's clock.
+
+        Raises:
+            QueueFull: the jobs would have more bytes than `max_bytes`.
+        """
         check_taken(unique, or_existing=or_existing, replace=replace, within=within)
         new = new_job(DEFINED.definition_of(job), job, unique=unique, **options)
         key, now_s = (new.kind, unique or ""), self.now.timestamp()
@@ -102,29 +133,81 @@ class LocalQueue:
             return None
         return push_one(self._store, new, or_existing=or_existing, replace=replace)
 
+    def push_many(self, jobs: Iterable[Job]) -> list[str]:
+        """As `Queue.push_many`, but for `conn`."""
+        new = [new_job(DEFINED.definition_of(job), job) for job in jobs]
+        self._store.push_new(new)
+        return [each.id for each in new]
+
     def cancel(self, id: str) -> bool:
+        """Take a queued job out, or ask for the end of a running one; False: it is neither."""
         return self._store.cancel(id) is not None
 
     def retry(self, id: str) -> bool:
+        """Queue a dead job again from attempt 1; False: it is not dead, or its unique key is taken."""
         return self._store.retry(id)
 
     def retry_all(self, kind: str) -> int:
+        """`retry` for every dead job of a kind; how many were queued again."""
         return self._store.retry_all(kind)
 
     def reschedule(self, id: str, *, after: float | None = None, at: datetime | None = None) -> bool:
+        """Let a queued job be due so many seconds from now, or at an aware time; False: it is not queued."""
         check_due(after, at)
         if after is None and at is None:
             raise ValueError("give after or at: when the job is to be due")
         return self._store.reschedule(id, at, 0.0 if after is None else float(after))
 
     def delete(self, id: str) -> bool:
+        """Take out a job that is queued or has ended; False: it is running, or unknown."""
         return self._store.delete(id)
 
     def status(self, id: str) -> JobView | None:
+        """One job whole, with all its attempts; None: unknown."""
         return self._store.status(id)
 
+    def schedule(
+        self,
+        name: str,
+        job: Job,
+        when: Schedule,
+        *,
+        overlap: Overlap,
+        missed: Missed,
+        priority: int | None = None,
+        queue: str | None = None,
+    ) -> bool:
+        """Run a job by this queue's clock from now on, as `Queue.schedule`; True: there was none of that name."""
+        new = new_schedule(name, job, when, overlap=overlap, missed=missed, priority=priority, queue=queue)
+        return self._store.schedule(msgspec.structs.replace(new, due=when.next(self.now)))
+
+    def unschedule(self, name: str) -> bool:
+        """Take a schedule out; what it has pushed stays. False: no such schedule."""
+        return self._store.unschedule(name)
+
+    def pause(self, name: str) -> bool:
+        """Let a schedule push nothing until `resume`; False: no such schedule."""
+        return self._store.pause(name)
+
+    def resume(self, name: str) -> bool:
+        """End a pause: what was missed in it is dropped or caught up, as the schedule says."""
+        return self._store.pause(name, False)
+
+    def schedules(self) -> list[ScheduleView]:
+        """All schedules, by name."""
+        return self._store.schedules()
+
+    def run_now(self, name: str) -> str | None:
+        """Push the job of a schedule now, its ticks aside; None: no such schedule, or its last run is on."""
+        return push_now(self._store, name)
+
     def counts(self) -> Counts:
+        """How many jobs are in each state, and for each queue and kind how many are queued and running."""
         return self._store.counts()
+
+    def stats(self) -> Stats:
+        """As `Queue.stats`; there is no node, so whatever is queued counts as unserved."""
+        return stats_of(self._store)
 
     def result(self, id: str) -> Any:
         """What the handler returned, as JSON carries it, of the type that its `run` says it returns.

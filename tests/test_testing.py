@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from runtime import NO_RETRY, Cancel, Context, Job, Retry, Snooze, exponential, job
+from runtime import NO_RETRY, Cancel, Context, Job, Queue, Retry, Snooze, every, exponential, job
 from runtime.edges.postgres import PostgresStore
 from runtime.errors import QueueFull
 from runtime.model.exits import Verdict
@@ -241,3 +241,43 @@ def test_jobs_are_rescheduled_deleted_and_retried_as_by_a_queue() -> None:
         view = queue.status(dead)
         assert view is not None
         assert view.state is State.QUEUED
+
+
+def test_it_has_the_verbs_of_a_queue_but_for_those_that_wait() -> None:
+    def verbs(cls: type) -> set[str]:
+        return {name for name, value in vars(cls).items() if callable(value) and not name.startswith("_")}
+
+    assert verbs(Queue) - verbs(LocalQueue) == {"ready", "wait"}
+    undocumented = {
+        name for cls in (Queue, LocalQueue) for name in verbs(cls) if not getattr(cls, name).__doc__
+    }
+    assert undocumented == set()
+
+
+@job("t-spreads", retry=NO_RETRY)
+class Spreads(Job):
+    def run(self, ctx: Context, jobs: Queue) -> list[str]:
+        return jobs.push_many([Flaky(), Flaky()])
+
+
+def test_a_handler_that_asks_for_a_queue_pushes_to_this_one(local: LocalQueue) -> None:
+    id = local.push(Spreads()) or ""
+    assert local.drain() == 3
+    pushed = local.result(id)
+    assert [local.result(each) for each in pushed] == [{"attempt": 1}] * 2
+    assert local.stats().states["done"] == 3
+
+
+def test_a_schedule_made_at_run_time_ticks_by_the_clock_of_the_test(local: LocalQueue) -> None:
+    assert local.schedule("often", Flaky(), every("10m"), overlap="queue", missed="catch_up")
+    assert local.drain_at(T + timedelta(minutes=10) - MS) == 0
+    assert local.drain_at(T + timedelta(minutes=10)) == 1
+    assert local.pause("often")
+    assert local.drain_at(T + timedelta(minutes=30)) == 0
+    assert local.run_now("often") is not None
+    assert local.drain() == 1
+    assert local.resume("often")
+    assert local.drain_at(T + timedelta(minutes=31)) == 1, "what was missed is caught up by one job"
+    assert [one.name for one in local.schedules()] == ["often"]
+    assert local.unschedule("often")
+    assert local.drain_at(T + timedelta(days=1)) == 0
