@@ -183,6 +183,7 @@ def test_retry_must_be_said() -> None:
         ({"memory_limit": 1.5}, "memory_limit=1.5"),
         ({"final": ValueError}, "final="),
         ({"final": ("ValueError",)}, "final="),
+        ({"final": (ValueError,)}, "with NO_RETRY every failure is the last"),
         ({"retry": 3}, "Retry(5)"),
         ({"retry": Retry(-1)}, "retry.times=-1"),
         ({"retry": Retry(3, 5)}, "Retry(5)"),

@@ -8,15 +8,33 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
-from runtime import NO_RETRY, Cancel, Context, Job, Queue, Retry, Snooze, every, exponential, job
+from runtime import (
+    NO_RETRY,
+    Cancel,
+    Context,
+    Job,
+    Queue,
+    Retry,
+    Snooze,
+    TimedOut,
+    every,
+    exponential,
+    fixed,
+    job,
+    testing,
+)
+from runtime.edges.ids import new_id
 from runtime.edges.postgres import PostgresStore
 from runtime.errors import QueueFull
 from runtime.model.exits import Verdict
-from runtime.model.jobs import Ending, State
+from runtime.model.jobs import Ending, NewJob, State
+from runtime.registry import DEFINED, Registry
 from runtime.testing import LocalQueue, crash_everywhere
 
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -281,3 +299,101 @@ def test_a_schedule_made_at_run_time_ticks_by_the_clock_of_the_test(local: Local
     assert [one.name for one in local.schedules()] == ["often"]
     assert local.unschedule("often")
     assert local.drain_at(T + timedelta(days=1)) == 0
+
+
+@job("t-final", retry=Retry(3, fixed(5)), final=(KeyError, TimedOut), timeout=0.3)
+class Final(Job):
+    how: str
+
+    def run(self, ctx: Context) -> None:
+        if self.how == "hang":
+            time.sleep(60)
+        raise {"final": KeyError, "other": ValueError}[self.how]("x")
+
+
+def failures(local: LocalQueue) -> list[dict[str, Any]]:
+    """The lines that the log has of failures while all that is due runs."""
+    with capture_logs() as lines:
+        local.drain()
+    return [line for line in lines if line["event"] == "attempt.failed"]
+
+
+def test_a_failure_is_one_line_and_a_final_one_is_dead_at_once(local: LocalQueue) -> None:
+    final, other = local.push(Final(how="final")), local.push(Final(how="other"))
+    told = {"event": "attempt.failed", "log_level": "warning", "kind": "t-final", "attempt": 1}
+    assert failures(local) == [
+        {**told, "job": final, "error": "KeyError", "ending": "dead", "state": "dead", "retry_in_s": 0},
+        {
+            **told,
+            "job": other,
+            "error": "ValueError",
+            "ending": "retry",
+            "state": "queued",
+            "retry_in_s": 5.0,
+        },
+    ]
+    [dead] = local._store.dead()
+    assert dead.id == final
+    error = dead.attempts[0].error
+    assert error is not None
+    assert (error.class_, "KeyError: 'x'" in error.traceback) == ("KeyError", True)
+
+
+def test_a_timeout_is_never_final() -> None:
+    with LocalQueue(T, isolated=True) as local:
+        id = local.push(Final(how="hang")) or ""
+        local.run_one()
+        view = local.status(id)
+        assert view is not None
+        assert (view.state, view.failures, view.attempts[0].ending) == (State.QUEUED, 1, Ending.TIMED_OUT)
+
+
+def test_a_row_that_no_longer_decodes_is_dead_with_the_reason_and_harms_no_other(local: LocalQueue) -> None:
+    odd = NewJob(id=new_id(), kind="t-flaky", payload='{"fials": 1}', due=T - MS)
+    local._store.push([odd])
+    good = local.push(Flaky()) or ""
+    [line] = failures(local)
+    assert (line["job"], line["error"], line["state"]) == (odd.id, "PayloadInvalid", "dead")
+    view = local.status(odd.id)
+    assert view is not None
+    error = view.attempts[0].error
+    assert error is not None
+    assert "fials" in error.message
+    assert local.result(good) == {"attempt": 1}
+
+
+def test_a_kind_that_nobody_knows_waits_untouched_until_somebody_does(
+    local: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id = local.push(Flaky()) or ""
+    with monkeypatch.context() as patch:
+        patch.setattr(testing, "DEFINED", Registry())
+        assert local.drain() == 0
+    view = local.status(id)
+    assert view is not None
+    assert (view.state, view.attempt) == (State.QUEUED, 0)
+    assert [one.kind for one in local.stats().unserved] == ["t-flaky"]
+    assert local.drain() == 1
+
+
+@job("t-hourly", retry=NO_RETRY, schedule=every("1h"), overlap="queue", missed="drop")
+class Hourly(Job):
+    def run(self, ctx: Context) -> None: ...
+
+
+def test_declared_schedules_are_seeded_and_run_by_the_clock_of_the_test(
+    local: LocalQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "DEFINED", Registry([DEFINED.get("t-hourly")]))
+    local.seed()
+    assert local.run_one() is None
+    assert local.run_one_at(T + timedelta(hours=1) - MS) is None
+    view = local.run_one_at(T + timedelta(hours=1))
+    assert view is not None
+    assert (view.kind, view.state, view.due) == ("t-hourly", State.DONE, T + timedelta(hours=1))
+    [schedule] = local.schedules()
+    assert schedule.due == every("1h").next(local.now)
+    local.unschedule("t-hourly")
+    local.seed_at(T + timedelta(days=1))
+    [schedule] = local.schedules()
+    assert schedule.due == T + timedelta(days=1, hours=1)

@@ -452,8 +452,10 @@ def _after_worker(state: State, slot: Slot, event: Exited, out: list[Effect]) ->
             "job": held.lease.id,
             "kind": held.kind,
             "attempt": held.attempt,
+            "error": _name_of(settled),
             "ending": str(settled.ending),
             "state": str(settled.state),
+            "retry_in_s": round(settled.delay_s, 3),
             "how": str(event.exit),
         }
         out.append(Log("warning", "attempt.ended", fields))
@@ -463,6 +465,13 @@ def _after_worker(state: State, slot: Slot, event: Exited, out: list[Effect]) ->
     if not slot.idle and slot.phase == "up":
         _wake_one(state, out)  # a wake that it was given may have died with it
     return running
+
+
+def _name_of(settled: Settlement) -> str | None:
+    """What the log calls a death: as a failure the error's class, else the verdict."""
+    if settled.error is not None:
+        return settled.error.class_
+    return None if settled.certificate is None else str(settled.certificate.verdict)
 
 
 def _worker_number(name: str) -> int:

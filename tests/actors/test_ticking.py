@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from runtime.actors import ticking
 from runtime.edges.memory import MemoryStore
@@ -141,7 +142,9 @@ def test_what_stands_in_code_is_made_and_goes_when_it_does(store: Store, clock: 
     assert {one.name: (one.due - T).total_seconds() for one in store.schedules()} == {
         "a": 10, "b": 10, "by hand": 0, "theirs": 0,
     }  # fmt: skip
-    ticking.declare(store, [given("b", declared=True)], ["noop"], "me")
+    with capture_logs() as lines:
+        ticking.declare(store, [given("b", declared=True)], ["noop"], "me")
+    assert [(line["event"], line["schedule"]) for line in lines] == [("schedule.removed", "a")]
     assert [one.name for one in store.schedules()] == ["b", "by hand", "theirs"]
     store.forget("other")
     ticking.declare(store, [given("b", declared=True)], ["noop"], "me")

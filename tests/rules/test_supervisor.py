@@ -44,6 +44,39 @@ def test_a_dead_worker_is_put_on_record_before_it_is_replaced() -> None:
     assert service.started(effects) == ["worker 1"]
 
 
+@pytest.mark.parametrize(
+    ("limits", "after_s", "how", "error", "state", "retry_in_s"),
+    [
+        (Limits(timeout_s=60.0), 0.0, Exit(signal=11), "signal", "queued", 0.0),
+        (Limits(timeout_s=60.0, max_crashes=1), 0.0, Exit(code=3), "exit", "dead", 0.0),
+        (Limits(timeout_s=2.0), 3.5, Exit(signal=9), "TimedOut", "dead", 0.0),
+        (
+            Limits(timeout_s=2.0, retries=1, delay_first_s=7.0, delay_cap_s=7.0),
+            3.5,
+            Exit(signal=9),
+            "TimedOut",
+            "queued",
+            7.0,
+        ),
+        (Limits(timeout_s=60.0, stall_s=2.0), 3.5, Exit(signal=9), "Stalled", "dead", 0.0),
+    ],
+    ids=["killed", "exited-dead", "timeout-dead", "timeout-retry", "stalled-dead"],
+)
+def test_a_death_is_one_line_with_job_kind_attempt_error_and_wait(
+    limits: Limits, after_s: float, how: Exit, error: str, state: str, retry_in_s: float
+) -> None:
+    service = Service(limits).begin()
+    [held] = service.claim("worker 1", 1)
+    service.tick_until(service.now_s + after_s)
+    effects = service.end("worker 1", how)
+    [line] = [one for one in effects if isinstance(one, fleet.Log) and one.event == "attempt.ended"]
+    told = {"job": held.lease.id, "kind": held.kind, "attempt": held.attempt, "error": error}
+    assert told | {"state": state, "retry_in_s": retry_in_s} == {
+        name: value for name, value in line.fields.items() if name not in ("ending", "how")
+    }
+    assert line.level == "warning"
+
+
 def test_what_the_journal_holds_has_ended_and_is_no_crash() -> None:
     service = Service().begin()
     [held] = service.claim("worker 1", 1)
@@ -313,6 +346,19 @@ def test_progress_is_passed_on_once_and_only_when_it_is_new() -> None:
     effects = service.tick_until(service.now_s + 5.0)
     [progressed] = service.said(effects, SCHEDULER, Progressed)
     assert progressed.entries == ((held.lease, Progress(done=3)),)
+
+
+def test_progress_is_passed_on_at_most_once_a_second() -> None:
+    service = Service().begin()
+    service.claim("worker 1", 1)
+    effects = []
+    for step in range(1, 101):
+        board = Glance(1, service.now_s, progress_s=service.now_s, progress=Progress(done=step))
+        service.boards["worker 1"] = board
+        effects += service.tick_until(service.now_s + 0.05)
+    told = service.said(effects, SCHEDULER, Progressed)
+    assert 4 <= len(told) <= 6, "in five seconds"
+    assert len({entry[1].done for one in told for entry in one.entries}) == len(told)
 
 
 # -- time

@@ -362,6 +362,7 @@ class WithTools(Job):
         tool.uses += 1
         child = queue.push(Quick(number=tool.uses))
         conn.execute("insert into effect (job, what, pid) values (%s, 'row', %s)", (ctx.id, os.getpid()))
+        queue.push(Count(), conn=conn)
         if self.fail:
             raise ValueError("after the row")
         return {"pid": tool.pid, "child": child, "extra": extra}

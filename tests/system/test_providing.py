@@ -33,6 +33,7 @@ def test_values_are_made_once_a_worker_and_closed_at_its_end(on: Stage) -> None:
     assert first["extra"] == 3
     assert result(on, first["child"]) == 1, "jobs push jobs"
     assert len(on.effects(what="row")) == 2, "committed with the return"
+    assert len(on.store.jobs(kind="count")) == 2, "and what was pushed in its transaction with it"
     assert service.stop() == 0
     [closed] = on.effects(what="tool closed")
     assert closed.value == "2"
@@ -42,6 +43,7 @@ def test_the_connection_of_a_failed_attempt_is_rolled_back(on: Stage) -> None:
     on.run(workers=1)
     on.ended(on.push("provided", fail=True), State.DEAD)
     assert not on.effects(what="row")
+    assert on.store.jobs(kind="count") == []
 
 
 def test_a_kind_that_asks_for_what_nobody_provides_is_named_and_waits(on: Stage) -> None:
