@@ -20,7 +20,7 @@ import sqlalchemy.orm
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from runtime import NO_RETRY, Context, Job, Queue, job
+from runtime import NO_RETRY, Context, Job, Queue, cron, job
 from runtime import queue as module
 from runtime.config import Config, DatabaseConfig
 from runtime.edges.ids import new_id
@@ -406,6 +406,32 @@ def test_all_dead_jobs_of_a_kind_are_retried(queue: Queue, store: PostgresStore)
         3,
         0,
     )
+
+
+@job("queue.tidy", retry=NO_RETRY)
+class Tidy(Job):
+    deep: bool = False
+
+    def run(self, ctx: Context) -> None: ...
+
+
+def test_a_schedule_is_made_changed_paused_run_and_removed(queue: Queue) -> None:
+    daily, before = cron("0 3 * * *", zone="Europe/Berlin"), datetime.now(UTC)
+    assert queue.schedule("nightly", Tidy(deep=True), daily, overlap="skip", missed="drop", queue="night")
+    assert not queue.schedule("nightly", Tidy(deep=True), daily, overlap="skip", missed="drop", priority=9)
+    [view] = queue.schedules()
+    assert (view.name, view.kind, view.priority, view.paused) == ("nightly", "queue.tidy", 9, False)
+    assert view.due in (daily.next(before), daily.next(datetime.now(UTC)))
+    assert (queue.pause("nightly"), queue.schedules()[0].paused) == (True, True)
+    assert (queue.resume("nightly"), queue.schedules()[0].paused) == (True, False)
+    id = queue.run_now("nightly") or ""
+    pushed = queue.status(id)
+    assert pushed is not None
+    assert (pushed.kind, msgspec.json.decode(pushed.payload or b"")) == ("queue.tidy", {"deep": True})
+    assert queue.run_now("nightly") is None, "its last run is not over"
+    assert (queue.unschedule("nightly"), queue.unschedule("nightly")) == (True, False)
+    assert (queue.pause("nightly"), queue.run_now("nightly"), queue.schedules()) == (False, None, [])
+    assert queue.status(id) is not None, "what it has pushed stays"
 
 
 def node(**given: Any) -> NodeView:
