@@ -27,7 +27,7 @@ from runtime.config import check as check_config
 from runtime.definition import LONGEST_S, Definition, Job
 from runtime.edges.callers import plain_connection
 from runtime.edges.embedded import Embedded
-from runtime.edges.ids import canonical, new_id
+from runtime.edges.ids import canonical, new_id, new_ids
 from runtime.edges.postgres import PostgresStore
 from runtime.edges.store import Store
 from runtime.errors import ConfigError, JobFailed, SchemaOutdated, StoreUnavailable
@@ -162,7 +162,7 @@ class Queue:
         All are checked before the database is touched, so their payloads are held in memory meanwhile. Some hundreds
         and more go by COPY.
         """
-        new = [new_job(DEFINED.definition_of(job), job) for job in jobs]
+        new = new_jobs(jobs)
         if conn is not None:
             PostgresStore.over(plain_connection(conn)).push_new(new)
         else:
@@ -453,6 +453,29 @@ def new_job(
         delay_s=0.0 if after is None else float(after),
         unique=unique,
     )
+
+
+def new_jobs(jobs: Iterable[Job]) -> list[NewJob]:
+    """Jobs to be pushed as their kinds say, checked as `new_job` checks one.
+
+    Raises:
+        PayloadInvalid: names the field.
+    """
+    given = list(jobs)
+    new = []
+    for id, job in zip(new_ids(len(given)), given, strict=True):
+        definition = DEFINED.definition_of(job)
+        payload = definition.encode(job)
+        new.append(
+            NewJob(
+                id=id,
+                kind=definition.kind,
+                payload=payload,
+                queue=definition.queue,
+                priority=definition.priority,
+            )
+        )
+    return new
 
 
 def new_schedule(

@@ -19,7 +19,7 @@ from runtime.config import Config
 from runtime.definition import Job
 from runtime.edges.postgres import push_over
 from runtime.edges.pushing import can_copy, push_all, push_new, push_unique
-from runtime.model.jobs import JobView, NewJob
+from runtime.model.jobs import JobView
 from runtime.queue import (
     LOOK_AFTER_S,
     LOOK_AFTER_S_MAX,
@@ -28,6 +28,7 @@ from runtime.queue import (
     check_taken,
     ended,
     new_job,
+    new_jobs,
     result_of,
 )
 from runtime.registry import DEFINED
@@ -115,7 +116,7 @@ class AsyncQueue:
         if conn is None:
             return await asyncio.to_thread(self._queue.push_many, jobs)
         _check_asynchronous(conn)
-        new: list[NewJob] = [new_job(DEFINED.definition_of(job), job) for job in jobs]
+        new = new_jobs(jobs)
         if new:
             await push_over(conn, push_new(new, copy=can_copy(conn)))
         return [each.id for each in new]

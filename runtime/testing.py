@@ -59,6 +59,7 @@ from runtime.queue import (
     check_due,
     check_taken,
     new_job,
+    new_jobs,
     new_schedule,
     push_now,
     push_one,
@@ -135,7 +136,7 @@ class LocalQueue:
 
     def push_many(self, jobs: Iterable[Job]) -> list[str]:
         """As `Queue.push_many`, but for `conn`."""
-        new = [new_job(DEFINED.definition_of(job), job) for job in jobs]
+        new = new_jobs(jobs)
         self._store.push_new(new)
         return [each.id for each in new]
 

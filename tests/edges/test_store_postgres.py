@@ -6,6 +6,8 @@ import select
 import subprocess
 import sys
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
@@ -17,7 +19,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from runtime.edges import migrate, postgres, statements
-from runtime.edges.ids import canonical, new_id
+from runtime.edges.ids import canonical, new_id, new_ids
 from runtime.edges.postgres import PostgresStore
 from runtime.errors import StoreUnavailable
 from runtime.model.jobs import Lease, State
@@ -699,9 +701,13 @@ def test_pruning_leaves_what_it_cannot_lock_for_the_next_time(
     assert store.prune(86_400, 60) == 3
 
 
-def test_ids_rise_and_have_one_text() -> None:
-    ids = [new_id() for _ in range(10_000)]
+def test_ids_rise_and_have_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now_ns)  # so that it is the counter that rises
+    ids = [*(new_id() for _ in range(10_000)), *new_ids(10_000), new_id()]
     assert ids == sorted(set(ids))
+    assert {(uuid.UUID(id).version, uuid.UUID(id).variant) for id in ids} == {(7, uuid.RFC_4122)}
+    assert new_ids(0) == []
     assert canonical("{" + ids[0].upper() + "}") == ids[0]
     assert canonical("nonsense") is None
     assert canonical(ids[0] + "\n") is None
