@@ -68,6 +68,15 @@ _encode_settlement = msgspec.msgpack.Encoder().encode
 _decode_settlement = msgspec.msgpack.Decoder(Settlement).decode
 
 
+def load_handlers(config: Config) -> tuple[Registry, dict[str, str]]:
+    """The kinds that a worker runs, and why it cannot run the others: by module, or by "kind KIND"."""
+    sys.path[:0] = [path for path in registry.search_path(config.path) if path not in sys.path]
+    handlers, broken = registry.load(config.service.handlers)
+    lacking = unservable(handlers.definitions, config.service.sandbox)
+    broken |= {f"kind {kind}": problem for kind, problem in lacking.items()}
+    return handlers.without_kinds(lacking), broken
+
+
 class Spec(msgspec.Struct, frozen=True):
     """What a worker is told when it is made."""
 
@@ -98,11 +107,7 @@ def main(ends: Ends, spec: Spec) -> int:
     for variable in _THREADS:
         os.environ.setdefault(variable, str(spec.config.thread_count))
     faulthandler.enable(file=ends.stacks.fd)  # also for what dies while it is imported
-    sys.path[:0] = [path for path in registry.search_path(spec.config.path) if path not in sys.path]
-    handlers, broken = registry.load(spec.config.service.handlers)
-    lacking = unservable(handlers.definitions, spec.config.service.sandbox)
-    handlers = handlers.without_kinds(lacking)
-    broken |= {f"kind {kind}": problem for kind, problem in lacking.items()}
+    handlers, broken = load_handlers(spec.config)
     store = PostgresStore(
         spec.url, application_name=f"tenure {name}", connect_timeout_s=spec.config.database.connect_timeout
     )

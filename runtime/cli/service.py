@@ -95,24 +95,19 @@ def _print(findings: list[Finding], *, json: bool) -> None:
 
 
 def _check_handlers(config: Config) -> Iterator[Finding]:
-    """One finding a module that defines kinds or cannot be imported."""
-    from runtime.actors import worker  # noqa: F401 - it provides what kinds may ask for
-    from runtime.providers import unservable
-    from runtime.registry import load, search_path
+    """One finding a module that defines kinds or cannot be imported, and a kind that asks for what nobody provides."""
+    from runtime.actors.worker import load_handlers
 
-    sys.path[:0] = search_path(config.path)
     with contextlib.redirect_stdout(sys.stderr):  # what modules print is no result of ours
-        registry, broken = load(config.service.handlers)
+        registry, broken = load_handlers(config)
     modules: dict[str, list[str]] = {}
     for kind in registry.kinds:
         definition = registry.get(kind)
         modules.setdefault(definition.cls.__module__, []).append(_terms(definition, config.worker.timeout))
     for module, kinds in sorted(modules.items()):
         yield Finding(f"module {module}", ok=True, text=", ".join(kinds))
-    for kind, reason in sorted(unservable(registry.definitions, config.service.sandbox).items()):
-        yield Finding(f"kind {kind}", ok=False, text=reason)
-    for module, reason in sorted(broken.items()):
-        yield Finding(f"module {module}", ok=False, text=reason)
+    for name, reason in sorted(broken.items()):
+        yield Finding(name if name.startswith("kind ") else f"module {name}", ok=False, text=reason)
     if not modules and not broken:
         yield Finding(
             "handlers", ok=False, text=f"no kind is defined in {', '.join(config.service.handlers)}"

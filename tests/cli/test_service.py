@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from runtime import registry
 from runtime.config import Config
 from runtime.edges.postgres import PostgresStore
 from runtime.model.jobs import NodeView
+from runtime.registry import Registry
 from tests.cli.conftest import Tenure
 from tests.helpers import places
 
@@ -210,6 +212,27 @@ def test_check_says_no_to_a_module_that_cannot_be_imported(
     assert "no  module cli_poison: " in answer.out
     assert "RuntimeError: poison" in answer.out
     assert "no  module cli_missing: " in answer.out
+
+
+def test_check_says_no_to_a_kind_that_asks_for_what_nobody_provides(
+    tenure: Tenure, monkeypatch: pytest.MonkeyPatch, apart: Path
+) -> None:
+    (apart / "cli_asks.py").write_text(
+        "import psycopg\n"
+        "from runtime import NO_RETRY, Job, Queue, job\n"
+        "class Thing: ...\n"
+        "@job('cli.asks', retry=NO_RETRY)\n"
+        "class Asks(Job):\n"
+        "    def run(self, ctx, queue: Queue, conn: psycopg.Connection, thing: Thing): ...\n"
+    )
+    monkeypatch.setenv("TENURE_SERVICE__HANDLERS", "tests.cli.kinds,cli_asks")
+    monkeypatch.setattr(registry, "DEFINED", Registry(registry.DEFINED.definitions))  # forgets it afterwards
+    answer = tenure("check")
+    assert answer.status == 1
+    assert (
+        "no  kind cli.asks: cli_asks.Asks.run: nothing provides its parameter 'thing'; "
+        "write @provider(Thing) above a function that makes a cli_asks.Thing" in answer.out
+    )
 
 
 def test_check_says_no_to_a_wrong_configuration(bare: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:
