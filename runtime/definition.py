@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect as types
 
 from runtime.errors import DefinitionError, PayloadInvalid
-from runtime.model.jobs import KIND_BYTES, QUEUE_BYTES, Missed, NewSchedule, Overlap
+from runtime.model.jobs import KIND_BYTES, QUEUE_BYTES, SCHEDULE_BYTES, Kick, Missed, NewSchedule, Overlap
 from runtime.model.messages import Limits
 from runtime.model.reach import EVERYTHING, LIST_MAX, Filesystem, Origin, Reach, is_right, parse_origin
 from runtime.model.units import parse_size
@@ -130,6 +130,7 @@ class Definition:
     needs: tuple[Need, ...] = ()  # parameters of `run` after ctx
     schedule: NewSchedule | None = None  # by which it runs, with all its fields at their defaults
     reach: Reach = EVERYTHING
+    kicks: tuple[str, ...] = ()  # the kinds that it may kick
 
     def limits(self, default_timeout_s: float) -> Limits:
         backoff = self.retry.backoff
@@ -145,6 +146,24 @@ class Definition:
             crash_retries=self.crash_retries,
             memory_bytes=self.memory_bytes,
         )
+
+    def kick(self) -> Kick:
+        """What asks for a run of this kind.
+
+        Raises:
+            DefinitionError: it cannot be kicked; the text says what to write.
+        """
+        name = name_of(self.cls)
+        if len(self.kind.encode()) > SCHEDULE_BYTES:
+            raise DefinitionError(
+                f"{name}: kind={self.kind!r}: is kicked, so write at most {SCHEDULE_BYTES} bytes"
+            )
+        if self.schedule is not None and self.schedule.overlap != "skip":
+            raise DefinitionError(
+                f'{name}: overlap={self.schedule.overlap!r}: is kicked, so write "skip": its runs do not overlap'
+            )
+        payload = self.encode(Check(self.cls).defaults(self.cls))
+        return Kick(kind=self.kind, payload=payload, queue=self.queue, priority=self.priority)
 
     def encode(self, job: Job) -> str:
         """JSON text of a payload, which `decode` is known to accept.
@@ -416,13 +435,17 @@ class Check:
                 "missed", missed, 'write "drop" or "catch_up": what becomes of ticks that were missed'
             )
 
+    def kicks(self, kicks: tuple[str, ...]) -> None:
+        if not isinstance(kicks, tuple) or not all(_is_visible(each, KIND_BYTES) for each in kicks):
+            raise self.refused("kicks", kicks, 'write a tuple of kinds, such as ("other-kind",)')
+
     def defaults(self, cls: type[J]) -> J:
-        """A job with every field at its default, which is what a schedule makes."""
+        """A job with every field at its default, which is what a schedule or a kick makes."""
         try:
             return cls()
         except TypeError as cause:
             raise DefinitionError(
-                f"{self.name}: {cause}; a schedule fills in no field, so give each a default"
+                f"{self.name}: {cause}; neither a schedule nor a kick fills in a field, so give each a default"
             ) from cause
 
     def version(self, cls: type[Job]) -> None:

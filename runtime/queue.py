@@ -170,6 +170,26 @@ class Queue:
                 store.push_new(new)
         return [each.id for each in new]
 
+    def kick(self, kind: str, *, conn: object = None) -> None:
+        """Start one run of a kind whose fields all have defaults, within a second after this has committed.
+
+        Kicks coalesce: however many there are, at most one run is on and one more to come, and a run that began
+        after it follows each of them. A kick never waits for another transaction.
+
+        Args:
+            conn: as of `push`: without a commit there is no run.
+
+        Raises:
+            UnknownKind: no handler that this program has imported has that kind.
+            DefinitionError: it cannot be kicked; the text says what to write.
+        """
+        kicks = [DEFINED.kick_of(kind)]
+        if conn is not None:
+            PostgresStore.over(plain_connection(conn)).kick(kicks)
+        else:
+            with self._store() as store:
+                store.kick(kicks)
+
     def cancel(self, id: str) -> bool:
         """Take a queued job out, or ask for the end of a running one; False: it is neither."""
         with self._store() as store:

@@ -18,7 +18,7 @@ import psycopg
 from runtime.config import Config
 from runtime.definition import Job
 from runtime.edges.postgres import push_over
-from runtime.edges.pushing import can_copy, push_all, push_new, push_unique
+from runtime.edges.pushing import can_copy, kick_all, push_all, push_new, push_unique
 from runtime.model.jobs import JobView
 from runtime.queue import (
     LOOK_AFTER_S,
@@ -120,6 +120,13 @@ class AsyncQueue:
         if new:
             await push_over(conn, push_new(new, copy=can_copy(conn)))
         return [each.id for each in new]
+
+    async def kick(self, kind: str, *, conn: psycopg.AsyncConnection[Any] | None = None) -> None:
+        """As `Queue.kick`; `conn` is an asynchronous connection of psycopg 3."""
+        if conn is None:
+            return await asyncio.to_thread(self._queue.kick, kind)
+        _check_asynchronous(conn)
+        return await push_over(conn, kick_all([DEFINED.kick_of(kind)]))
 
     cancel = _awaited(Queue.cancel)
     retry = _awaited(Queue.retry)

@@ -18,10 +18,11 @@ from typing import Literal
 import msgspec
 
 from runtime.definition import CRASHES_MAX, NO_RETRY, Check, Definition, J, Job, Retry, name_of, short_name
-from runtime.errors import DefinitionError, UnknownKind
-from runtime.model.jobs import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, Missed, NewSchedule, Overlap
+from runtime.errors import DefinitionError, PayloadInvalid, UnknownKind
+from runtime.model.jobs import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, Kick, Missed, NewSchedule, Overlap
 from runtime.model.reach import Filesystem
 from runtime.model.units import clip
+from runtime.rules.kicks import cycle_through
 from runtime.rules.schedule import Schedule
 
 REASON_CHARS = 4_000  # of why a module could not be imported
@@ -80,6 +81,35 @@ class Registry:
                 f'{name_of(cls)} has no kind; write @job("…", retry=…) above the class'
             ) from None
 
+    def kick_of(self, kind: str) -> Kick:
+        """What asks for a run of a kind.
+
+        Raises:
+            UnknownKind: no handler of this program has it.
+            DefinitionError: it cannot be kicked; the text says what to write.
+        """
+        return self.get(kind).kick()
+
+    def miskicking(self) -> dict[str, str]:
+        """For each kind that declares kicks which cannot be, by kind: which one, and what to write."""
+        kicks = {each.kind: each.kicks for each in self.definitions}
+        return {
+            each.kind: f"{name_of(each.cls)}: kicks={each.kicks!r}: {problem}"
+            for each in self.definitions
+            if (problem := self._wrong_kick(each.kind, kicks)) is not None
+        }
+
+    def _wrong_kick(self, kind: str, kicks: dict[str, tuple[str, ...]]) -> str | None:
+        for target in kicks[kind]:
+            if target not in kicks:
+                return f'no handler has the kind {target!r}; write @job("{target}", …) above a class, or leave it out'
+            try:
+                self.kick_of(target)
+            except (DefinitionError, PayloadInvalid) as error:
+                return str(error)
+        cycle = cycle_through(kind, kicks)
+        return f"they go round in a cycle, {' → '.join(cycle)}; leave one of them out" if cycle else None
+
     @property
     def definitions(self) -> tuple[Definition, ...]:
         return tuple(self._by_kind[kind] for kind in self.kinds)
@@ -115,6 +145,7 @@ def job(
     stall_after: float | None = None,
     memory_limit: int | str | None = None,
     final: tuple[type[BaseException], ...] = (),
+    kicks: tuple[str, ...] = (),
     schedule: Schedule | None = None,
     overlap: Overlap | None = None,
     missed: Missed | None = None,
@@ -134,6 +165,8 @@ def job(
         stall_after: seconds without progress after which an attempt is killed; None: no such limit.
         memory_limit: resident memory above which an attempt is killed, in bytes or such as "512MiB".
         final: exceptions after which no retry helps.
+        kicks: the kinds of which a handler of this kind may start a run, by `ctx.kick`; no kind may come back to
+            itself along them, and all fields of what is kicked need defaults.
         schedule: runs the job by the clock, `cron("0 3 * * *", zone="Europe/Berlin")` or `every("10m")`; all its
             fields need defaults then, and the next two options must be given.
         overlap: "skip": a tick while the last run is on does not happen; "queue": it waits in line.
@@ -167,6 +200,7 @@ def job(
             raise check.refused("final", final, "leave it out: with NO_RETRY every failure is the last")
         check.run(cls)
         check.version(cls)
+        check.kicks(kicks)
         check.schedule(schedule, overlap, missed)
         definition = Definition(
             kind=kind,
@@ -183,6 +217,7 @@ def job(
             decoder=check.decoder(cls),
             needs=check.needs(cls),
             reach=check.reach(rights, egress, filesystem),
+            kicks=tuple(dict.fromkeys(kicks)),
         )
         if schedule is not None and overlap is not None and missed is not None:
             declared = NewSchedule(
@@ -207,15 +242,18 @@ def load(names: Sequence[str]) -> tuple[Registry, dict[str, str]]:
     """Import modules, and packages with every module in them, sub-packages and plain directories too.
 
     Returns:
-        All kinds defined by then, also by earlier imports; and for each module that could not be imported the
-        reason, by its name. The kinds of such a module are left out: it stopped half-way, so its handlers may lack
-        what stands further down. A package's `__main__` is a program and is not imported.
+        All kinds defined by then, also by earlier imports; and what is wrong: for each module that could not be
+        imported the reason, by its name, and for each kind that declares wrong kicks, by "kind KIND". The kinds of
+        such a module are left out: it stopped half-way, so its handlers may lack what stands further down. So are
+        such kinds. A package's `__main__` is a program and is not imported.
     """
     importlib.invalidate_caches()  # a module may have been written since a directory was last read
     broken: dict[str, str] = {}
     for name in names:
         _import_all(name, broken, set())
-    return DEFINED.without(broken), broken
+    found = DEFINED.without(broken)
+    wrong = found.miskicking()
+    return found.without_kinds(wrong), broken | {f"kind {kind}": problem for kind, problem in wrong.items()}
 
 
 def search_path(config_path: Path | None) -> list[str]:

@@ -24,7 +24,7 @@ import psycopg
 import structlog
 
 from runtime.actors import ticking
-from runtime.actors.attempt import settle_attempt
+from runtime.actors.attempt import Kicks, settle_attempt
 from runtime.actors.context import Context
 from runtime.actors.surroundings import Output
 from runtime.actors.worker import Runner
@@ -140,6 +140,10 @@ class LocalQueue:
         self._store.push_new(new)
         return [each.id for each in new]
 
+    def kick(self, kind: str) -> None:
+        """As `Queue.kick`, but for `conn`."""
+        self._store.kick([DEFINED.kick_of(kind)])
+
     def cancel(self, id: str) -> bool:
         """Take a queued job out, or ask for the end of a running one; False: it is neither."""
         return self._store.cancel(id) is not None
@@ -234,6 +238,7 @@ class LocalQueue:
     def run_one(self) -> JobView | None:
         """Run the most urgent job that is due, to the end of one attempt; None when none is due."""
         ticking.tick(self._store)
+        self._store.start_kicked()
         want = Want(holder=self._holder, limit=1, lease_s=LEASE_S, kinds=DEFINED.kinds, queues=("*",))
         claims = self._store.claim(want)
         if not claims:
@@ -274,7 +279,7 @@ class LocalQueue:
     def _run_here(self, claim: Claim) -> Settlement:
         limits = _limits(claim)
 
-        def call(job: Job, definition: Definition) -> object:
+        def call(job: Job, definition: Definition, kicks: Kicks) -> object:
             context = Context(
                 id=claim.lease.id,
                 kind=claim.kind,
@@ -285,6 +290,7 @@ class LocalQueue:
                 epoch=claim.lease.epoch,
                 note_progress=lambda progress: self._store.progress([(claim.lease, progress)]),
                 is_cancelled=lambda: claim.lease in self._store.cancels(self._holder.node),
+                kick=kicks.add,
                 log=structlog.get_logger(),
                 reach=DEFINED.get(claim.kind).reach,
             )

@@ -39,6 +39,7 @@ def context(noted: list[Progress] | None = None, **changes: Any) -> Context:
         "epoch": 3,
         "note_progress": ([] if noted is None else noted).append,
         "is_cancelled": lambda: False,
+        "kick": [].append,
         "log": Log(),
     }
     return Context(**(values | changes))

@@ -30,6 +30,7 @@ class Run:
             id="0", kind="compress", attempt=1, due=datetime.now(UTC), last=False, deadline=None, epoch=1,
             note_progress=self.reported.append,
             is_cancelled=lambda: len(self.reported) > self.cancel_after,
+            kick=[].append,
             log=structlog.get_logger(),
         )  # fmt: skip
         return Compress(root=str(root), files=list(files)).run(context)

@@ -33,6 +33,7 @@ from runtime.errors import (
     PayloadInvalid,
     SchemaOutdated,
     StoreUnavailable,
+    UnknownKind,
 )
 from runtime.model.jobs import Ending, Failure, Holder, NodeView, Settlement, State, Want, WorkerView
 from runtime.registry import DEFINED
@@ -733,3 +734,49 @@ def test_without_any_database_the_embedded_one_is_kept_as_long_as_the_queue() ->
         assert places.processes_on(home) == {}
         with Queue(config=config) as queue:
             assert queue.status(id) is not None
+
+
+# -- kicks
+
+
+@job("queue.sweep", retry=NO_RETRY, queue="upkeep", priority=8)
+class Sweep(Job):
+    depth: int = 3
+
+    def run(self, ctx: Context) -> None: ...
+
+
+def test_a_kick_has_the_settings_and_defaults_of_its_kind(queue: Queue, store: PostgresStore) -> None:
+    queue.kick("queue.sweep")
+    store.start_kicked()
+    [run] = store.jobs()
+    assert (run.kind, run.queue, run.priority) == ("queue.sweep", "upkeep", 8)
+    view = queue.status(run.id)
+    assert view is not None
+    assert msgspec.json.decode(view.payload or b"") == {"depth": 3}
+
+
+def test_a_kick_commits_with_the_callers_rows_or_not(
+    queue: Queue, store: PostgresStore, schema_dsn: str
+) -> None:
+    for ends, runs in (("rollback", 0), ("commit", 1)):
+        with psycopg.connect(schema_dsn, row_factory=dict_row) as conn:
+            queue.kick("queue.sweep", conn=conn)
+            queue.kick("queue.sweep", conn=conn)
+            getattr(conn, ends)()
+        store.start_kicked()
+        assert len(store.jobs()) == runs
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "says"),
+    [
+        ("no.such", UnknownKind, "no handler for kind 'no.such'"),
+        ("queue.scale", DefinitionError, "give each a default"),
+    ],
+)
+def test_what_cannot_be_kicked_says_what_to_write(
+    queue: Queue, kind: str, error: type[Exception], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        queue.kick(kind)

@@ -241,3 +241,25 @@ def test_a_closed_one_says_so(schema_dsn: str) -> None:
             await queue.counts()
 
     run(schema_dsn, use)
+
+
+@job("async.tidy", retry=NO_RETRY)
+class Tidy(Job):
+    def run(self, ctx: Context) -> None: ...
+
+
+def test_a_kick_is_made_by_itself_or_in_the_callers_transaction(
+    schema_dsn: str, store: PostgresStore
+) -> None:
+    async def use(queue: AsyncQueue) -> None:
+        async with await psycopg.AsyncConnection.connect(schema_dsn) as conn:
+            await queue.kick("async.tidy", conn=conn)
+            await conn.rollback()
+            assert store.start_kicked() == 0
+            await queue.kick("async.tidy", conn=conn)
+            await conn.commit()
+        await queue.kick("async.tidy")
+        assert store.start_kicked() == 2
+
+    run(schema_dsn, use)
+    assert [each.kind for each in store.jobs()] == ["async.tidy"]

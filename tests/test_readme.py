@@ -27,13 +27,23 @@ class Project:
     def __init__(self, place: Path, url: str) -> None:
         self._place = place
         self._url = url
-        handler, self.application, scheduled, asking, confined, self.tested, self.with_pytest = blocks("python")
+        (
+            handler,
+            self.application,
+            scheduled,
+            asking,
+            confined,
+            self.tested,
+            self.with_pytest,
+            kicking,
+        ) = blocks("python")
         (place / "handlers").mkdir()
         (place / "handlers" / "__init__.py").touch()
         (place / "handlers" / "primes.py").write_text(handler)
         (place / "handlers" / "tidy.py").write_text(scheduled)
         (place / "handlers" / "greet.py").write_text(asking)
         (place / "handlers" / "invoice.py").write_text(confined)
+        (place / "handlers" / "sign_up.py").write_text(kicking)
 
     def __call__(self, *words: str) -> str:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TENURE_")}
@@ -88,6 +98,18 @@ def test_the_test_of_a_handler_passes(project: Project) -> None:
 def test_the_tests_of_pytest_pass(project: Project, place: Path) -> None:
     (place / "test_primes.py").write_text(project.with_pytest)
     assert "2 passed" in project("-m", "pytest", "-p", "runtime.pytest_plugin", str(place))
+
+
+def test_a_kick_of_a_handler_of_sql_or_of_a_terminal_is_a_run(project: Project) -> None:
+    project("-m", "runtime", "push", "sign-up", '{"user": 1}')
+    [words] = re.findall(r"`tenure (kick .*?)`", README)
+    project("-m", "runtime", *words.split())
+    [statement] = re.findall(r"`(select tenure\.kick.*?)`", README)
+    run = f"import os, psycopg\nwith psycopg.connect(os.environ['TENURE_DATABASE_URL']) as c: c.execute({statement!r})"
+    project("-c", run)
+    project("-m", "runtime", "run", "--until-idle")
+    runs = project("-m", "runtime", "jobs", "--json", "--kind", "send-mail")
+    assert runs.count('"state":"done"') in (1, 2), "that of the handler may come while the first is on"
 
 
 def test_sql_of_any_language_pushes(project: Project) -> None:

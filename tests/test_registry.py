@@ -184,6 +184,9 @@ def test_retry_must_be_said() -> None:
         ({"final": ValueError}, "final="),
         ({"final": ("ValueError",)}, "final="),
         ({"final": (ValueError,)}, "with NO_RETRY every failure is the last"),
+        ({"kicks": "other"}, 'write a tuple of kinds, such as ("other-kind",)'),
+        ({"kicks": (1,)}, "kicks=(1,)"),
+        ({"kicks": ("",)}, "kicks=('',)"),
         ({"retry": 3}, "Retry(5)"),
         ({"retry": Retry(-1)}, "retry.times=-1"),
         ({"retry": Retry(3, 5)}, "Retry(5)"),
@@ -635,3 +638,62 @@ def test_each_public_name_is_there() -> None:
         assert hasattr(runtime, name)
     with pytest.raises(AttributeError, match="no attribute 'nope'"):
         _ = runtime.nope
+
+
+# -- kicks
+
+
+def kicking(name: str, *kicks: str, options: str = "", fields: str = "") -> str:
+    """The text of a module that defines one kind, which kicks others."""
+    return (
+        "from runtime import NO_RETRY, Job, every, job\n"
+        f"@job({name!r}, retry=NO_RETRY, kicks={kicks!r}, {options})\n"
+        f"class Kicking(Job):\n"
+        f"    {fields}\n"
+        "    def run(self, ctx): pass\n"
+    )
+
+
+def test_what_is_kicked_may_be_defined_later(handlers: Write) -> None:
+    handlers({"first": kicking("a", "b", "c", "b"), "second": kicking("b", "c"), "third": kicking("c")})
+    found, broken = load(["first", "second", "third"])
+    assert broken == {}
+    assert found.get("a").kicks == ("b", "c")
+    assert found.kick_of("c").payload == "{}"
+
+
+def test_kinds_that_kick_one_another_in_a_cycle_are_left_out_and_the_cycle_is_named(handlers: Write) -> None:
+    handlers(
+        {"one": kicking("a", "b"), "two": kicking("b", "c"), "three": kicking("c", "b"), "four": kicking("d")}
+    )
+    found, broken = load(["one", "two", "three", "four"])
+    assert found.kinds == ("a", "d")
+    assert set(broken) == {"kind b", "kind c"}
+    assert "two.Kicking: kicks=('c',): they go round in a cycle, b → c → b" in broken["kind b"]
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("", """no handler has the kind 'b'; write @job("b", …) above a class"""),
+        (kicking("b", fields="path: str"), "Missing required argument 'path'"),
+        (kicking("b", fields="path: str"), "give each a default"),
+        (kicking("b", options="schedule=every(60), overlap='queue', missed='drop'"), 'write "skip"'),
+    ],
+    ids=["unknown", "field", "remedy", "overlap"],
+)
+def test_a_kick_of_what_cannot_be_kicked_says_what_to_write(handlers: Write, target: str, says: str) -> None:
+    handlers({"kicker": kicking("a", "b"), "target": target})
+    found, broken = load(["kicker", "target"])
+    assert "a" not in found.kinds
+    assert "kicker.Kicking: kicks=('b',): " in broken["kind a"]
+    assert says in broken["kind a"]
+
+
+def test_a_kind_that_is_kicked_has_at_most_55_bytes() -> None:
+    class Fieldless(Work):
+        pass
+
+    define(Fieldless, kind="k" * 55).kick()
+    with pytest.raises(DefinitionError, match="55 bytes"):
+        define(Fieldless, kind="k" * 56).kick()

@@ -397,3 +397,74 @@ def test_declared_schedules_are_seeded_and_run_by_the_clock_of_the_test(
     local.seed_at(T + timedelta(days=1))
     [schedule] = local.schedules()
     assert schedule.due == T + timedelta(days=1, hours=1)
+
+
+@job("t-kicked", retry=NO_RETRY)
+class Kicked(Job):
+    n: int = 7
+
+    def run(self, ctx: Context) -> int:
+        return self.n
+
+
+@job("t-kicks", retry=Retry(1), kicks=("t-kicked",))
+class Kicks(Job):
+    then: str = "done"
+
+    def run(self, ctx: Context) -> None:
+        for _ in range(3):
+            ctx.kick("t-kicked")
+        match self.then:
+            case "raise" if ctx.attempt == 1:
+                raise ValueError("after the kick")
+            case "cancel":
+                raise Cancel("after the kick")
+            case "snooze" if ctx.attempt == 1:
+                raise Snooze(60)
+            case "undeclared":
+                ctx.kick("t-flaky")
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_a_handler_that_is_done_has_kicked_and_one_that_raises_has_not(isolated: bool) -> None:
+    with LocalQueue(T, isolated=isolated) as queue:
+
+        def ran() -> int:
+            """Runs of what is kicked, when the clock stands still."""
+            before = queue.counts().states["done"]
+            queue.run_one()
+            kicking = queue.counts().states["done"] - before
+            return queue.drain() if kicking else 0
+
+        queue.push(Kicks())
+        assert ran() == 1
+        for then in ("cancel", "snooze"):
+            queue.push(Kicks(then=then))
+            assert ran() == 0
+            assert queue.drain() == 0
+        queue.push(Kicks(then="raise"))
+        assert ran() == 0
+        assert queue.drain() == 2, "the retry, and what that has kicked"
+
+
+def test_an_undeclared_kick_names_the_declaration_to_write() -> None:
+    with LocalQueue(T) as queue:
+        id = queue.push(Kicks(then="undeclared")) or ""
+        queue.drain()
+        view = queue.status(id)
+        assert view is not None
+        assert view.state is State.DEAD
+        error = view.attempts[-1].error
+        assert error is not None
+        assert error.class_ == "DefinitionError"
+        assert 'write kicks=("t-kicked", "t-flaky") in its @job' in error.message
+        assert queue.counts().states["done"] == 0, "nothing was kicked"
+
+
+def test_a_kick_from_the_test_is_a_run(local: LocalQueue) -> None:
+    for _ in range(5):
+        local.kick("t-kicked")
+    run = local.run_one()
+    assert run is not None
+    assert (run.kind, local.result(run.id)) == ("t-kicked", 7)
+    assert local.drain() == 0

@@ -6,41 +6,72 @@ do tests of handlers, which bring their own way of calling.
 
 from __future__ import annotations
 
+import json
 import random
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.definition import Definition, Job
+from runtime.definition import Definition, Job, name_of
 from runtime.edges import log
-from runtime.errors import Cancel, PayloadInvalid, Snooze, TimedOut
+from runtime.errors import Cancel, DefinitionError, PayloadInvalid, Snooze, TimedOut
 from runtime.model.exits import Certificate
-from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Settlement, State
+from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Kick, Settlement, State
 from runtime.model.messages import Limits
 from runtime.model.units import clip
+from runtime.registry import DEFINED
 from runtime.rules import budgets
 
 _OURS = str(Path(__file__).parent)
+
+
+class Kicks:
+    """What one attempt has kicked so far."""
+
+    __slots__ = ("_definition", "_kicks")
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        self._kicks: dict[str, Kick] = {}
+
+    def add(self, kind: str) -> None:
+        """As `Context.kick`."""
+        self._kicks[kind] = declared_kick(self._definition, kind)
+
+    def told(self) -> tuple[Kick, ...]:
+        return tuple(self._kicks.values())
+
+
+def declared_kick(definition: Definition, kind: str) -> Kick:
+    """What asks for a run of a kind, on behalf of a handler of another; errors as of `Context.kick`."""
+    if kind not in definition.kicks:
+        declared = ", ".join(map(json.dumps, (*definition.kicks, kind)))
+        raise DefinitionError(
+            f"{name_of(definition.cls)}: does not declare that it kicks {kind!r}; write "
+            f"kicks=({declared}{'' if definition.kicks else ','}) in its @job"
+        )
+    return DEFINED.kick_of(kind)
 
 
 def settle_attempt(
     claim: Claim,
     definition: Definition,
     limits: Limits,
-    call: Callable[[Job, Definition], object],
+    call: Callable[[Job, Definition, Kicks], object],
     overdue: Callable[[], Ending | None],
     certify: Callable[[Ending], Certificate],
 ) -> Settlement:
     """What becomes of the job of a claim.
 
     Args:
-        call: calls the handler's `run` and returns what that returns.
+        call: calls the handler's `run`, whose kicks it adds, and returns what that returns.
         overdue: how the attempt has ended already in its supervisor's eyes, whatever the handler does.
         certify: the certificate of such an ending.
     """
     lease = claim.lease
+    kicks = Kicks(definition)
     try:
-        result = call(definition.decode(claim.payload), definition)
+        result = call(definition.decode(claim.payload), definition, kicks)
         if overdue() is not None:  # the handler has swallowed what was raised in it
             raise TimedOut("went on after its time limit")  # noqa: TRY301
         done = definition.encode_result(result)
@@ -62,7 +93,7 @@ def settle_attempt(
         )
         _log(claim, settlement)
         return settlement
-    return Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=done)
+    return Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=done, kicks=kicks.told())
 
 
 def _log(claim: Claim, settlement: Settlement) -> None:

@@ -1,7 +1,7 @@
 """What a handler is given while it runs: who it is, how long it has, and whom to tell how far it has come.
 
-It knows nothing of pipes and processes; whoever makes one says with two functions where progress goes and
-whether a cancel was asked for. One is made for each attempt, so making one does no work.
+It knows nothing of pipes and processes; whoever makes one says with functions where progress and kicks
+go and whether a cancel was asked for. One is made for each attempt, so making one does no work.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Context:
     __slots__ = (
         "_bound",
         "_is_cancelled",
+        "_kick",
         "_log",
         "_note_progress",
         "_reach",
@@ -65,6 +66,7 @@ class Context:
         epoch: int,
         note_progress: Callable[[Progress], None],
         is_cancelled: Callable[[], bool],
+        kick: Callable[[str], None],
         log: FilteringBoundLogger,
         reach: Reach = EVERYTHING,
     ) -> None:
@@ -78,6 +80,7 @@ class Context:
         self.epoch = epoch
         self._note_progress = note_progress
         self._is_cancelled = is_cancelled
+        self._kick = kick
         self._log = log
         self._reach = reach
         self._bound: FilteringBoundLogger | None = None
@@ -136,6 +139,18 @@ class Context:
             total = len(iterable)
         self.progress(0, total)
         return self._tracked(iterable, total)
+
+    def kick(self, kind: str) -> None:
+        """Start one run of another kind, in the transaction that settles this attempt as done; else none.
+
+        Kicks carry nothing and coalesce: however many there are, of a kind at most one run is on and one more to
+        come, which begins after all of them.
+
+        Raises:
+            DefinitionError: this kind does not declare it, or that kind cannot be kicked; the text says what to write.
+            UnknownKind: no handler of this program has that kind.
+        """
+        self._kick(kind)
 
     def _tracked(self, iterable: Iterable[T], total: float | None) -> Iterator[T]:
         for done, item in enumerate(iterable, start=1):

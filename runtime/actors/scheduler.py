@@ -121,6 +121,8 @@ def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:
             return len(lost)
         case rules.Tick():
             return ticking.tick(store)
+        case rules.StartKicked(limit):
+            return store.start_kicked(limit)
         case Declare(schedules=schedules, kinds=kinds):
             ticking.declare(store, schedules, kinds, spec.node)
         case rules.Cancels():

@@ -15,9 +15,8 @@ import msgspec
 from runtime.edges import log
 from runtime.edges.ids import tick_id
 from runtime.edges.store import Store
-from runtime.edges.values import SCHEDULE_PREFIX
 from runtime.errors import ScheduleInvalid
-from runtime.model.jobs import NewJob, NewSchedule, ScheduleView
+from runtime.model.jobs import SCHEDULE_PREFIX, NewJob, NewSchedule, ScheduleView
 from runtime.rules.schedule import Cron, Every, after_tick
 
 _decoder: msgspec.json.Decoder[Cron | Every] = msgspec.json.Decoder(Cron | Every)

@@ -25,7 +25,7 @@ import structlog
 from setproctitle import setproctitle
 
 from runtime import registry
-from runtime.actors.attempt import settle_attempt
+from runtime.actors.attempt import Kicks, settle_attempt
 from runtime.actors.context import Context
 from runtime.actors.surroundings import Output, Tidiness
 from runtime.config import Config
@@ -270,9 +270,9 @@ class Runner:
     def _attempt(
         self, claim: Claim, number: int, within: AbstractContextManager[None] = _ANYWHERE
     ) -> Settlement:
-        def call(job: Job, definition: Definition) -> object:
+        def call(job: Job, definition: Definition, kicks: Kicks) -> object:
             with within:
-                return self._call_handler(claim, number, job, definition)
+                return self._call_handler(claim, number, job, definition, kicks)
 
         return settle_attempt(
             claim,
@@ -309,9 +309,11 @@ class Runner:
         finally:
             self._provided.close()
 
-    def _call_handler(self, claim: Claim, number: int, job: Job, definition: Definition) -> object:
+    def _call_handler(
+        self, claim: Claim, number: int, job: Job, definition: Definition, kicks: Kicks
+    ) -> object:
         """Run the handler; while it runs, and only then, the soft signal may interrupt it."""
-        context = self._context(claim, number, self._limits[claim.kind])
+        context = self._context(claim, number, self._limits[claim.kind], kicks)
         try:
             if not definition.needs:
                 self._number = number
@@ -327,7 +329,7 @@ class Runner:
             if os.getpid() != self._pid:
                 os._exit(EXIT_FAILED)  # a fork of the handler's that came out of it: there is one worker
 
-    def _context(self, claim: Claim, number: int, limits: Limits) -> Context:
+    def _context(self, claim: Claim, number: int, limits: Limits, kicks: Kicks) -> Context:
         return Context(
             id=claim.lease.id,
             kind=claim.kind,
@@ -338,6 +340,7 @@ class Runner:
             epoch=claim.lease.epoch,
             note_progress=self._note_progress,
             is_cancelled=lambda: self._board.is_cancelled(number),
+            kick=kicks.add,
             log=self._log,
             reach=self._handlers.get(claim.kind).reach,
         )

@@ -71,6 +71,7 @@ def _app() -> typer.Typer:
     for command in (
         service.run,
         jobs.push,
+        jobs.kick,
         state.status,
         jobs.jobs,
         jobs.cancel,

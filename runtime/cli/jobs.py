@@ -1,4 +1,4 @@
-"""Commands about single jobs: push one, list them, cancel, retry, reschedule and delete them."""
+"""Commands about single jobs: push or kick one, list them, cancel, retry, reschedule and delete them."""
 
 from __future__ import annotations
 
@@ -85,6 +85,25 @@ def push(
     else:
         output.line(pushed or "null")
     return EXIT_OK if pushed is not None else EXIT_FAILED
+
+
+def kick(
+    kind: Annotated[str, typer.Argument(metavar="KIND", show_default=False)],
+    json: Json = False,
+    config: ConfigPath = None,
+) -> int:
+    """Start one run of a kind whose fields all have defaults; many kicks are one run."""
+    found = settings(config)
+    from runtime.queue import opened
+
+    asked = _handlers(found, kind).kick_of(kind)
+    with opened(found) as store:
+        store.kick([asked])
+    if json:
+        output.as_json({"kind": kind, "kicked": True})
+    else:
+        output.line("kicked")
+    return EXIT_OK
 
 
 def jobs(
@@ -253,12 +272,16 @@ def _handlers(config: Config, wanted: str) -> Registry:
     sys.path[:0] = search_path(config.path)
     with contextlib.redirect_stdout(sys.stderr):  # what modules print is no result of ours
         registry, broken = load(config.service.handlers)
-    lacking = [f"{module} could not be imported: {text.splitlines()[-1]}" for module, text in broken.items()]
+    lacking = [f"{_left_out(what)}: {text.splitlines()[-1]}" for what, text in broken.items()]
     if wanted not in registry.kinds and broken:
         raise WrongUse("; ".join([str(UnknownKind(wanted, registry.kinds)), *lacking]))
     for text in lacking:
         output.complain(text)
     return registry
+
+
+def _left_out(what: str) -> str:
+    return f"{what} is left out" if what.startswith("kind ") else f"{what} could not be imported"
 
 
 def _duration(text: str | None) -> float | None:

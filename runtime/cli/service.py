@@ -95,7 +95,7 @@ def _print(findings: list[Finding], *, json: bool) -> None:
 
 
 def _check_handlers(config: Config) -> Iterator[Finding]:
-    """One finding a module that defines kinds or cannot be imported, and a kind that asks for what nobody provides."""
+    """One finding a module that defines kinds or cannot be imported, and a kind that is left out."""
     from runtime.actors.worker import load_handlers
 
     with contextlib.redirect_stdout(sys.stderr):  # what modules print is no result of ours
@@ -119,7 +119,7 @@ def _terms(definition: Definition, default_timeout_s: float) -> str:
     return (
         f"{definition.kind} (timeout {format_duration(limits.timeout_s)}, "
         f"{limits.retries} {'retry' if limits.retries == 1 else 'retries'}, queue {definition.queue}"
-        f"{reach.shown(definition.reach)})"
+        f"{''.join(f', kicks {each}' for each in definition.kicks)}{reach.shown(definition.reach)})"
     )
 
 

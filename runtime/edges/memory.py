@@ -25,6 +25,7 @@ from runtime.model.jobs import (
     KIND_BYTES,
     PRIORITIES,
     QUEUE_BYTES,
+    SCHEDULE_PREFIX,
     UNIQUE_BYTES,
     Attempt,
     Budget,
@@ -34,6 +35,7 @@ from runtime.model.jobs import (
     Exchanged,
     Holder,
     JobView,
+    Kick,
     Lease,
     NewJob,
     NewSchedule,
@@ -123,6 +125,8 @@ class MemoryStore:
         self._jobs: dict[str, _Job] = {}
         self._schedules: dict[str, _Schedule] = {}
         self._nodes: dict[str, NodeView] = {}
+        self._kicks: dict[str, list[Kick]] = {}  # by kind, the latest last
+        self._runs_kicked = 0  # so far
         self._lanes = Lanes()
 
     # -- schema
@@ -188,6 +192,13 @@ class MemoryStore:
             return None
         same = (other for other in self._live() if (other.kind, other.unique) == (job.kind, job.unique))
         return next(same, None)
+
+    def kick(self, kicks: Sequence[Kick]) -> None:
+        now = self._clock()
+        for kick in kicks:
+            _run_of(kick, 0, now)
+        for kick in kicks:
+            self._kicks.setdefault(kick.kind, []).append(kick)
 
     def reschedule(self, id: str, due: datetime | None = None, delay_s: float = 0.0) -> bool:
         values.check_due(due, f"job {id}")
@@ -418,6 +429,7 @@ class MemoryStore:
         _charge(job, settlement.ending)
         if settlement.state is not State.DONE:
             self._remember(job, settlement)
+        self.kick(settlement.kicks)
         if settlement.state is State.QUEUED and not job.cancel:
             delay_s = values.delay(settlement.delay_s)
             self._queue(job, self._clock() + timedelta(seconds=delay_s) if delay_s > 0 else job.due)
@@ -487,7 +499,25 @@ class MemoryStore:
         return True
 
     def _has_run(self, name: str) -> bool:
-        return any(job.unique == values.SCHEDULE_PREFIX + name for job in self._live())
+        return any(job.unique == SCHEDULE_PREFIX + name for job in self._live())
+
+    def start_kicked(self, limit: int = 10_000) -> int:
+        now, taken_out = self._clock(), 0
+        for kind, kicks in sorted(self._kicks.items()):
+            self._runs_kicked += 1
+            run = _run_of(kicks[-1], self._runs_kicked, now)
+            live = self._holder(run)
+            seen, kept = kicks[-limit:], kicks[:-limit]
+            if live is None:
+                self._add(run)
+            elif live.state is State.QUEUED:
+                live.due = min(live.due, now)
+            else:
+                kept.append(seen.pop())
+            self._kicks[kind] = kept
+            taken_out += len(seen)
+        self._kicks = {kind: kicks for kind, kicks in self._kicks.items() if kicks}
+        return taken_out
 
     def outlook(self, queues: Sequence[str]) -> Outlook:
         now = self._clock()
@@ -503,10 +533,13 @@ class MemoryStore:
             next_due_s=min(((due - now).total_seconds() for due in dues if due > now), default=None),
             next_tick_s=min(((due - now).total_seconds() for due in ticks), default=None),
             lease_end_s=min(ends, default=None),
+            kicked=bool(self._kicks),
         )
 
     def pending(self, kinds: Sequence[str], queues: Sequence[str]) -> bool:
-        return any(job.kind in kinds and ("*" in queues or job.queue in queues) for job in self._live())
+        there = [(job.kind, job.queue) for job in self._live()]
+        there += [(kick.kind, kick.queue) for kicks in self._kicks.values() for kick in kicks]
+        return any(kind in kinds and ("*" in queues or queue in queues) for kind, queue in there)
 
     def progress(self, entries: Sequence[tuple[Lease, Progress]]) -> None:
         for lease, progress in entries:
@@ -623,6 +656,23 @@ def _new_job(job: NewJob, now: datetime) -> _Job:
         unique=job.unique,
         created=now,
     )
+
+
+def _run_of(kick: Kick, number: int, now: datetime) -> _Job:
+    """The job that a kick makes; the `number` of the run gives it its id.
+
+    Raises:
+        ValueError: it breaks a rule of the table.
+    """
+    new = NewJob(
+        id=tick_id(f"kick {number}", now),
+        kind=kick.kind,
+        payload=kick.payload,
+        queue=kick.queue,
+        priority=kick.priority,
+        unique=SCHEDULE_PREFIX + kick.kind,
+    )
+    return _new_job(new, now)
 
 
 def _size(text: str) -> int:

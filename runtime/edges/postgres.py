@@ -19,7 +19,17 @@ from psycopg.rows import TupleRow, tuple_row
 from runtime.edges import migrate, statements, values
 from runtime.edges.ids import canonical
 from runtime.edges.lanes import Lane, Lanes, Position
-from runtime.edges.pushing import PUSH_ROWS, Push, Row, can_copy, push_all, push_new, push_unique
+from runtime.edges.pushing import (
+    PUSH_ROWS,
+    Push,
+    Row,
+    can_copy,
+    kick_all,
+    kick_columns,
+    push_all,
+    push_new,
+    push_unique,
+)
 from runtime.edges.statements import array
 from runtime.errors import StoreUnavailable
 from runtime.model.exits import Progress
@@ -33,6 +43,7 @@ from runtime.model.jobs import (
     Exchanged,
     Holder,
     JobView,
+    Kick,
     Lease,
     NewJob,
     NewSchedule,
@@ -104,9 +115,9 @@ class PostgresStore:
 
     @classmethod
     def over(cls, conn: psycopg.Connection[Any]) -> Self:
-        """A store on the caller's connection, within the caller's transaction. For `push` only.
+        """A store on the caller's connection, within the caller's transaction. For `push` and `kick` only.
 
-        It neither commits nor closes. A job that breaks a rule raises `ValueError` and, like any refused
+        It neither commits nor closes. What breaks a rule raises `ValueError` and, like any refused
         statement, leaves the caller's transaction to be rolled back.
         """
         store = cls("", prepare=False)
@@ -242,6 +253,10 @@ class PostgresStore:
 
     def push_unique(self, job: NewJob, *, replace: bool = False) -> str | None:
         return self._pushed(lambda conn: self._follow(conn, push_unique(job, replace=replace), several=True))
+
+    def kick(self, kicks: Sequence[Kick]) -> None:
+        if kicks:
+            self._pushed(lambda conn: self._follow(conn, kick_all(kicks), several=False))
 
     def _pushed(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
         try:
@@ -412,7 +427,8 @@ class PostgresStore:
     ) -> tuple[set[Lease], list[Claim]]:
         """Settle and claim. Without a rewind it is one round trip, and a pipeline is one transaction by itself."""
         if want is None:
-            return self._held(self._settle(conn, told)), []
+            with self._whole(conn, several=any(one.kicks for one in told)):
+                return self._held(self._settle(conn, told)), []
         rewind = want.rewind or not self._lanes
         with conn.pipeline(), self._whole(conn, several=rewind or not self._prepare):
             if not self._prepare:
@@ -445,6 +461,12 @@ class PostgresStore:
         told = sorted(told, key=lambda one: one.lease)  # the order in which every statement locks
         leases = _lease_arrays([one.lease for one in told])
         results = array(one.result for one in told)
+        kicks = [(one.lease.id, kick) for one in told for kick in one.kicks]
+        if kicks:
+            columns = kick_columns([kick for _, kick in kicks])
+            self._cursor(
+                conn, statements.KICK_FENCED, {**leases, **columns, "jobs": array(id for id, _ in kicks)}
+            )
         if all(one.state is State.DONE for one in told):
             return self._cursor(conn, statements.DONE, {**leases, "results": results})
         return self._cursor(
@@ -563,12 +585,21 @@ class PostgresStore:
                 self._follow(conn, push_all([job]), several=False)
         return moved
 
+    def start_kicked(self, limit: int = 10_000) -> int:
+        [[taken, _]] = self._rows(statements.START_KICKED, limit=limit)
+        assert isinstance(taken, int)
+        return taken
+
     def outlook(self, queues: Sequence[str]) -> Outlook:
-        [[due_now, next_due_s, next_tick_s, lease_end_s]] = self._rows(
+        [[due_now, next_due_s, next_tick_s, lease_end_s, kicked]] = self._rows(
             statements.OUTLOOK, queues=_some(queues)
         )
         return Outlook(
-            due_now=due_now, next_due_s=next_due_s, next_tick_s=next_tick_s, lease_end_s=lease_end_s
+            due_now=due_now,
+            next_due_s=next_due_s,
+            next_tick_s=next_tick_s,
+            lease_end_s=lease_end_s,
+            kicked=kicked,
         )
 
     def pending(self, kinds: Sequence[str], queues: Sequence[str]) -> bool:
@@ -645,7 +676,7 @@ async def _follow_async(conn: psycopg.AsyncConnection[Any], push: Push[T]) -> T:
 
 
 def _rule_broken(error: Exception) -> ValueError:
-    return ValueError(f"a job breaks a rule of the table: {error}")
+    return ValueError(f"a job or kick breaks a rule of the table: {error}")
 
 
 def _is_away(error: psycopg.Error) -> bool:

@@ -1,4 +1,4 @@
-"""Owns which statements a push is made of, whoever carries them out.
+"""Owns which statements a push or a kick is made of, whoever carries them out.
 
 A push is a generator: it yields a statement with its values, is sent the rows, and returns its answer. So a store's
 connection, a caller's, and a caller's asynchronous one push by the same rules. Values in a list of rows are
@@ -19,7 +19,7 @@ from runtime.edges import statements, values
 from runtime.edges.ids import canonical
 from runtime.edges.statements import array
 from runtime.errors import StoreUnavailable
-from runtime.model.jobs import NewJob
+from runtime.model.jobs import Kick, NewJob
 
 T = TypeVar("T")
 
@@ -102,6 +102,20 @@ def _copied(jobs: Sequence[NewJob], now: datetime, words: set[str]) -> Iterator[
             at, word = due.isoformat(), job.queue if due <= now else "@later"
         words.add(word)
         yield job.id, job.kind, job.queue, job.priority, at, created, job.payload
+
+
+def kick_all(kicks: Sequence[Kick]) -> Push[None]:
+    """As `Store.kick` says."""
+    yield statements.KICK, kick_columns(kicks)
+
+
+def kick_columns(kicks: Sequence[Kick]) -> dict[str, str]:
+    return {
+        "kinds": array(kick.kind for kick in kicks),
+        "queues": array(kick.queue for kick in kicks),
+        "priorities": array(kick.priority for kick in kicks),
+        "payloads": array(kick.payload for kick in kicks),
+    }
 
 
 def _row(id: str | None, job: NewJob) -> tuple[Any, ...]:

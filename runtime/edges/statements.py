@@ -191,7 +191,8 @@ returning id::text, epoch, kind, queue, priority, due, attempt, failures, crashe
 DONE = """
 -- Settle attempts that are plainly done: the hot path of SETTLE.
 -- Holds: the fence. A done job leaves the live table in the statement that settles it, and its attempt
---   is told by the columns of its row, so no history is written.
+--   is told by the columns of its row, so no history is written. The end of a run that kicks may wait for is
+--   told, whether or not any do: one that commits at this moment is not seen here.
 -- Locks: the settled rows.
 with told as (
     select * from unnest(%(ids)s::uuid[], %(epochs)s::int[], %(results)s::text[]) as t (id, epoch, result)
@@ -210,7 +211,7 @@ with told as (
         history
     from gone
 )
-select id::text, epoch from gone
+select id::text, epoch, case when unique_key ^@ 'schedule:' then pg_notify('tenure', '@kick')::text end from gone
 """
 
 SETTLE = """
@@ -225,7 +226,7 @@ with told as (
     ) as t (id, epoch, ending, budget, state, delay_s, result, error, certificate)
 ), held as (
     select
-        j.id, j.epoch, t.delay_s,
+        j.id, j.epoch, j.unique_key, t.delay_s,
         case when t.state = 'queued' and j.cancel then 'cancelled' else t.state end as state,
         case when t.state in ('done', 'cancelled') then t.result::jsonb end as result,
         j.failures + (t.budget is not distinct from 'failures')::int as failures,
@@ -282,8 +283,9 @@ with told as (
     where j.id = h.id and h.state = 'queued'
     returning j.queue, j.due
 ), words as (
-    select distinct case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word
-    from back
+    select case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word from back
+    union
+    select '@kick' from held where unique_key ^@ 'schedule:'
 )
 select id::text, epoch, (select count(pg_notify('tenure', word)) from words) from held
 """
@@ -314,7 +316,7 @@ GIVE_BACK = """
 --   too, and with it the place in the lane. One whose cancel was asked for becomes cancelled.
 -- Locks: the rows given back.
 with held as (
-    select j.id, j.cancel
+    select j.id, j.cancel, j.unique_key
     from tenure.job j
     join unnest(%(ids)s::uuid[], %(epochs)s::int[]) as t (id, epoch) on j.id = t.id and j.epoch = t.epoch
     where j.lease_until is not null
@@ -340,7 +342,9 @@ with held as (
     where j.id = held.id and not held.cancel
     returning j.queue
 ), words as (
-    select distinct queue as word from back
+    select queue::text as word from back
+    union
+    select '@kick' from held where unique_key ^@ 'schedule:'
 )
 select id, (select count(pg_notify('tenure', word)) from words) from held
 """
@@ -609,9 +613,12 @@ group by first.queue, first.kind
 """
 
 PENDING = """
--- Whether any job of these kinds and queues is live.
+-- Whether any job of these kinds and queues is live or kicked.
 select exists (
     select from tenure.job
+    where kind = any (%(kinds)s::text[]) and (%(queues)s::text[] is null or queue = any (%(queues)s::text[]))
+) or exists (
+    select from tenure.kick
     where kind = any (%(kinds)s::text[]) and (%(queues)s::text[] is null or queue = any (%(queues)s::text[]))
 )
 """
@@ -654,7 +661,98 @@ select
     (
         select extract(epoch from min(lease_until) - coalesce(%(now)s::timestamptz, now()))::float8
         from tenure.job where state = 'running'
-    )
+    ),
+    exists (select from tenure.kick)
+"""
+
+# -- kicks
+
+KICK = """
+-- Kick kinds, once this transaction has committed.
+-- Locks: nothing that anybody waits for: each kick is a row of its own.
+select count(tenure.kick(kind, queue, priority, payload::jsonb))
+from unnest(
+    %(kinds)s::text[], %(queues)s::text[], %(priorities)s::int[], %(payloads)s::text[]
+) as k (kind, queue, priority, payload)
+"""
+
+KICK_FENCED = """
+-- Kick what attempts have kicked, in the transaction that is about to settle them.
+-- Holds: the fence: what has lost its lease kicks nothing.
+-- Locks: rows that are about to be settled, in the order of their ids, from the first on.
+with held as (
+    select j.id
+    from tenure.job j
+    join unnest(%(ids)s::uuid[], %(epochs)s::int[]) as t (id, epoch) on j.id = t.id and j.epoch = t.epoch
+    where j.lease_until is not null
+    order by j.id
+    for update of j
+)
+select count(tenure.kick(k.kind, k.queue, k.priority, k.payload::jsonb))
+from unnest(
+    %(jobs)s::uuid[], %(kinds)s::text[], %(queues)s::text[], %(priorities)s::int[], %(payloads)s::text[]
+) as k (job, kind, queue, priority, payload)
+where exists (select from held where held.id = k.job)
+"""
+
+START_KICKED = """
+-- Make the runs of the kicks that are seen; how many kicks were taken out.
+-- Holds: a kick is taken out only when a run begins after this statement's snapshot, which sees the kick. Where no
+--   run is live in that snapshot, the one that is made here or, on a conflict, has been made meanwhile; where one
+--   is queued in it, that one; where one is running in it, none: then the newest kick stays and stands for the
+--   others. The unique key keeps two runs of a kind from being live.
+-- Locks: the kicks; those that another such statement has are skipped. Then queued runs that are not due, in the
+--   order of their ids, then the keys of the new runs, in the order of the kinds.
+-- Needs: the primary key of kick, of which it reads the first and the last kicks of each kind; job_unique.
+with recursive kicked as (
+    (select kind::text from tenure.kick order by kind limit 1)
+    union all
+    select next.kind from kicked cross join lateral (
+        select kind::text from tenure.kick where kind > kicked.kind order by kind limit 1
+    ) next
+), state as (
+    select kicked.kind, run.id, run.due, run.lease_until is not null as running
+    from kicked left join lateral (
+        select id, due, lease_until from tenure.job
+        where unique_key = 'schedule:' || kicked.kind and kind = kicked.kind
+        offset 0
+    ) run on true
+), seen as (
+    select state.*, kick.*
+    from state cross join lateral (
+        select id as kick, queue, priority, payload from tenure.kick
+        where kind = state.kind
+        order by kind, id desc
+        limit %(limit)s::int
+        for update skip locked
+    ) kick
+), latest as (
+    select distinct on (kind) * from seen order by kind, kick desc
+), gone as (
+    delete from tenure.kick k using seen
+    where k.kind = seen.kind and k.id = seen.kick
+        and not (seen.running and seen.kick = (select kick from latest where latest.kind = seen.kind))
+    returning k.kind
+), moved as (
+    update tenure.job set due = coalesce(%(now)s::timestamptz, now())
+    where id = any (array(select id from latest where due > coalesce(%(now)s::timestamptz, now())))
+        and lease_until is null
+        and due > coalesce(%(now)s::timestamptz, now())
+    returning queue
+), made as (
+    insert into tenure.job (id, kind, queue, priority, due, unique_key, created, payload)
+    select
+        tenure.new_id(), kind, queue, priority, coalesce(%(now)s::timestamptz, now()), 'schedule:' || kind,
+        coalesce(%(now)s::timestamptz, now()), payload
+    from latest
+    where id is null and (select count(*) from moved) >= 0  -- makes it come after them
+    order by kind
+    on conflict do nothing
+    returning queue
+), words as (
+    select queue::text as word from moved union select queue::text from made
+)
+select (select count(*) from gone), (select count(pg_notify('tenure', word)) from words)
 """
 
 # -- schedules

@@ -24,6 +24,7 @@ from runtime.model.jobs import (
     Exchanged,
     Holder,
     JobView,
+    Kick,
     Lease,
     NewJob,
     NewSchedule,
@@ -75,6 +76,16 @@ class Store(Protocol):
         Without `replace` that is the holder's id. With it a holder that is still queued is given the due time,
         queue, priority and payload of this one, and its id is the answer; None when it is running.
         A known id is answered with itself and changes nothing. Errors as of `push`.
+        """
+        ...
+
+    def kick(self, kicks: Sequence[Kick]) -> None:
+        """Ask for one run of each of these kinds; `start_kicked` makes it once this has committed.
+
+        It waits for nobody, however many transactions kick the same kinds.
+
+        Raises:
+            ValueError: a kick breaks a rule of the table: as of `push`; its kind has at most 55 bytes.
         """
         ...
 
@@ -234,6 +245,16 @@ class Store(Protocol):
         """
         ...
 
+    def start_kicked(self, limit: int = 10_000) -> int:
+        """Make the runs that were kicked; how many kicks were taken out, at most about `limit` a kind.
+
+        The run of a kind has the unique key of the schedule of that name. Where none is live one is queued, by the
+        latest kick; one that is queued is due now at the latest; while one is running, one kick stays and waits for
+        its end, which is notified. So a kick that is taken out is followed by a run that began after it had
+        committed, and of one kind at most one run is live and one more is to come.
+        """
+        ...
+
     def outlook(self, queues: Sequence[str]) -> Outlook:
         """When the next job of these queues (`["*"]`: all) and the next tick are due, and the next lease ends.
 
@@ -243,7 +264,7 @@ class Store(Protocol):
         ...
 
     def pending(self, kinds: Sequence[str], queues: Sequence[str]) -> bool:
-        """Whether any job of these kinds and queues is queued (for whenever) or running."""
+        """Whether any job of these kinds and queues is queued (for whenever), running or kicked."""
         ...
 
     def progress(self, entries: Sequence[tuple[Lease, Progress]]) -> None:

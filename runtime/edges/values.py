@@ -13,8 +13,8 @@ import msgspec
 
 from runtime.model.exits import Certificate, Progress
 from runtime.model.jobs import (
+    SCHEDULE_BYTES,
     TEXT_LIMIT,
-    UNIQUE_BYTES,
     Claim,
     Ending,
     Failure,
@@ -26,7 +26,6 @@ from runtime.model.jobs import (
 from runtime.model.units import clip
 
 DELAY_LIMIT_S = 100 * 365 * 86_400.0  # longest delay before an attempt; a longer one is cut to it
-SCHEDULE_PREFIX = "schedule:"  # the unique key of a run that no other run of its schedule may overlap
 
 REFUSED = Failure(
     "Unstorable", "the database refused what this attempt left: its result, error or certificate"
@@ -62,12 +61,15 @@ def checked(settlements: Sequence[Settlement]) -> list[Settlement]:
     """The first settlement of each lease, with storable texts.
 
     Raises:
-        ValueError: a caller's bug: running is no outcome, and done is an outcome and an ending or neither.
+        ValueError: a caller's bug: running is no outcome, done is an outcome and an ending or neither, and only what
+            is done kicks.
     """
     first: dict[object, Settlement] = {}
     for one in settlements:
         if one.state is State.RUNNING or (one.state is State.DONE) != (one.ending is Ending.DONE):
             raise ValueError(f"no outcome: {one.ending} with state {one.state}")
+        if one.kicks and one.state is not State.DONE:
+            raise ValueError(f"an attempt that ends {one.ending} kicks nothing")
         first.setdefault(one.lease, one)
     return [
         one if one.error is None and one.certificate is None else _storable(one) for one in first.values()
@@ -132,10 +134,8 @@ def check_schedule(schedule: NewSchedule) -> None:
     """Raises:
     ValueError: the name is empty or its unique key too long, or the time is naive.
     """
-    if not 1 <= len(schedule.name.encode()) <= UNIQUE_BYTES - len(SCHEDULE_PREFIX):
-        raise ValueError(
-            f"the name of schedule {schedule.name!r} must be 1 to {UNIQUE_BYTES - len(SCHEDULE_PREFIX)} bytes"
-        )
+    if not 1 <= len(schedule.name.encode()) <= SCHEDULE_BYTES:
+        raise ValueError(f"the name of schedule {schedule.name!r} must be 1 to {SCHEDULE_BYTES} bytes")
     check_due(schedule.due, f"schedule {schedule.name!r}")
 
 

@@ -20,6 +20,10 @@ Missed = Literal["drop", "catch_up"]  # ticks whose time has passed: none of the
 KIND_BYTES = 64
 QUEUE_BYTES = 48  # a notification's text is a queue's name
 UNIQUE_BYTES = 64
+SCHEDULE_PREFIX = (
+    "schedule:"  # with its name: the unique key of a run that no other run of the schedule may overlap
+)
+SCHEDULE_BYTES = UNIQUE_BYTES - len(SCHEDULE_PREFIX)  # of a schedule's name, and of a kind that is kicked
 PRIORITIES = 10  # 0, the most urgent, to 9
 DEFAULT_PRIORITY = 5
 DEFAULT_QUEUE = "default"
@@ -139,6 +143,15 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     payload: str  # JSON text, not yet decoded: one bad row must not harm its neighbours
 
 
+class Kick(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks for one run of a kind, soon. `payload` is JSON text: all fields at their defaults."""
+
+    kind: str
+    payload: str = "{}"
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one attempt: how it ended and what becomes of the job.
 
@@ -153,6 +166,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     result: str | None = None  # JSON text
     error: Failure | None = None
     certificate: Certificate | None = None
+    kicks: tuple[Kick, ...] = ()  # made in the transaction that settles; only of what is done
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,6 +287,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     next_due_s: float | None = None  # seconds until the next job that is not due yet
     next_tick_s: float | None = None  # seconds until the next tick of a schedule; negative: it is due
     lease_end_s: float | None = None  # seconds until the first lease ends; negative: it has ended
+    kicked: bool = False  # a kick waits, perhaps for the end of a run
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,14 +34,17 @@ LEFT_EVERY_S = 0.25  # how often to ask whether anything is left, when the servi
 PRUNE_EVERY_S = 3600.0
 TICK_AGAIN_S = 1.0  # when a schedule is due and its last run is not over
 WOKEN_EVERY_S = 0.002  # notifications within this time are one
+KICKED_EVERY_S = 0.02  # and those of kicks within this
 DUE_MARGIN_S = 0.0005  # the database's clock must have passed the due time when a worker asks
 RECONNECT_FIRST_S = 0.1
 RECONNECT_MAX_S = 3.0
 RECLAIM_LIMIT = 100
+KICK_LIMIT = 10_000
 UNSERVED_AFTER_S = 10.0  # so long every look has seen jobs due: a program that just starts gets its time
 UNSERVED_EVERY_S = 60.0
 LATER = "@later"  # notification: a job for later was pushed
 CANCEL = "@cancel"  # notification: a running job is to be cancelled
+KICK = "@kick"  # notification: a kind was kicked, or the end that a kick may have waited for has come
 
 
 # -- statements, to be carried out by the shell, each answered by Answered or Lost
@@ -67,6 +70,13 @@ class Reclaim:
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Let schedules that are due make their jobs. Answered with how many were moved on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartKicked:
+    """Make the runs that were kicked. Answered with how many kicks that took out."""
+
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +114,7 @@ Call = (
     | Look
     | Reclaim
     | Tick
+    | StartKicked
     | Cancels
     | Left
     | Progressed
@@ -132,7 +143,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Notified:
-    """The database notified us: names of queues, LATER or CANCEL."""
+    """The database notified us: names of queues, LATER, CANCEL or KICK."""
 
     payloads: tuple[str, ...]
 
@@ -204,6 +215,8 @@ class State:
     due_at_s: float | None = None
     tick_at_s: float = float("inf")
     no_tick_before_s: float = 0.0
+    kicked_at_s: float | None = None  # when to make the runs that were kicked
+    kicked_s: float = float("-inf")  # when that was last done
     overdue: bool = False  # the last look saw a lease that has ended
     due_since_s: float | None = None  # every look since then has seen a job due
     unserved_at_s: float = 0.0
@@ -271,9 +284,17 @@ def _notice(state: State, payloads: tuple[str, ...], now_s: float) -> None:
             state.look_at_s = min(state.look_at_s, now_s)
         elif payload == CANCEL:
             state.cancels = True
+        elif payload == KICK:
+            _make_runs(state, now_s)
         elif "*" in state.queues or payload in state.queues:
             if state.wake_at_s is None:
                 state.wake_at_s = max(now_s, state.woken_s + WOKEN_EVERY_S)
+
+
+def _make_runs(state: State, now_s: float) -> None:
+    """Let the runs that were kicked be made soon, if that is not to be done anyway."""
+    if state.kicked_at_s is None:
+        state.kicked_at_s = max(now_s, state.kicked_s + KICKED_EVERY_S)
 
 
 def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
@@ -303,6 +324,11 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
                 state.no_tick_before_s = now_s + TICK_AGAIN_S
             state.look_at_s = now_s
             state.tick_at_s = float("inf")
+        case StartKicked(limit=limit), int():
+            if answer >= limit:
+                _make_runs(state, now_s)
+            if answer:
+                state.wake_at_s = now_s
         case Cancels(), list():
             return [CancelAsked(leases=tuple(answer))] if answer else []
         case Left(), False:
@@ -327,6 +353,8 @@ def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
         state.due_since_s = None
     elif state.due_since_s is None:
         state.due_since_s = now_s
+    if outlook.kicked:
+        _make_runs(state, now_s)
     state.due_at_s = None if outlook.next_due_s is None else now_s + outlook.next_due_s + DUE_MARGIN_S
     if outlook.next_tick_s is not None:
         state.tick_at_s = max(now_s + outlook.next_tick_s, state.no_tick_before_s)
@@ -357,6 +385,8 @@ def _after_loss(state: State, chance: float, now_s: float) -> list[Message]:
             state.report = state.report or node
         case Cancels():
             state.cancels = True
+        case StartKicked():
+            _make_runs(state, now_s)
         case Declare():
             state.declare = state.declare or call
         case Forget():
@@ -399,6 +429,10 @@ def _next_call(state: State, now_s: float) -> Call | None:
         return Reclaim(RECLAIM_LIMIT)
     if now_s >= state.tick_at_s:
         return Tick()
+    if state.kicked_at_s is not None and now_s >= state.kicked_at_s:
+        state.kicked_at_s = None
+        state.kicked_s = now_s
+        return StartKicked(KICK_LIMIT)
     if now_s >= state.look_at_s:
         return Look()
     if state.left is not None and now_s >= state.left_at_s:
@@ -433,6 +467,8 @@ def _wake_up_at(state: State, now_s: float) -> float:
         moments.append(state.due_at_s)
     if state.wake_at_s is not None:
         moments.append(state.wake_at_s)
+    if state.kicked_at_s is not None:
+        moments.append(state.kicked_at_s)
     if state.overdue:
         moments.append(state.reclaim_at_s)
     if state.left is not None:

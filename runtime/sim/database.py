@@ -12,8 +12,8 @@ from typing import Any
 
 from runtime.edges.lanes import Lanes
 from runtime.edges.memory import MemoryStore, _Job
-from runtime.model.jobs import Claim, Exchanged, Lease, NewJob, Settlement, State, Want
-from runtime.rules.scheduler import CANCEL, LATER
+from runtime.model.jobs import SCHEDULE_PREFIX, Claim, Exchanged, Kick, Lease, NewJob, Settlement, State, Want
+from runtime.rules.scheduler import CANCEL, KICK, LATER
 from runtime.sim.history import History
 from runtime.sim.world import Process, World
 
@@ -45,6 +45,26 @@ class SimStore(MemoryStore):
         for job in jobs:
             self._notify(LATER if job.delay_s else job.queue)
         return super().push(jobs)
+
+    def kick(self, kicks: Sequence[Kick]) -> None:
+        super().kick(kicks)
+        for kick in kicks:
+            self._history.kicked.append((kick.kind, (self._clock() - START).total_seconds()))
+            self._notify(KICK)
+
+    def start_kicked(self, limit: int = 10_000) -> int:
+        known = set(self._jobs)
+        taken_out = super().start_kicked(limit)
+        for id in sorted(self._jobs.keys() - known):
+            self.live += 1
+            self._history.runs[id] = self._jobs[id].kind
+            self._notify(self._jobs[id].queue)
+        return taken_out
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left to be run."""
+        return not self.live and not self._kicks
 
     def cancel(self, id: str) -> State | None:
         state = super().cancel(id)
@@ -89,11 +109,17 @@ class SimStore(MemoryStore):
     def _end(self, job: _Job, state: State) -> None:
         super()._end(job, state)
         self.live -= 1
+        self._tell_kicks(job)
 
     def _queue(self, job: _Job, due: datetime) -> None:
         super()._queue(job, due)
         self._queued[job.id] = self._clock()
         self._notify(LATER if due > self._clock() else job.queue)
+        self._tell_kicks(job)
+
+    def _tell_kicks(self, job: _Job) -> None:
+        if job.unique is not None and job.unique.startswith(SCHEDULE_PREFIX):
+            self._notify(KICK)
 
 
 class Database:

@@ -50,6 +50,8 @@ class History:
     unclocked: dict[str, list[tuple[float, float]]] = field(
         default_factory=dict
     )  # node: stopped, or orphaned
+    kicked: list[tuple[str, float]] = field(default_factory=list)  # kind, and when it was committed
+    runs: dict[str, str] = field(default_factory=dict)  # that kicks have made: the kind of each
     broken: list[str] = field(default_factory=list)
 
     # -- what the store did
@@ -154,8 +156,19 @@ class History:
             problems += self._check_budgets(job, mine)
             problems += self._check_attempts(job)
             problems += self._check_overlap(mine, end_s)
+        problems += self._check_kicks(end_s)
         if problems:
             raise Violation("\n".join(problems))
+
+    def _check_kicks(self, end_s: float) -> list[str]:
+        problems = []
+        for kind in sorted({kind for kind, _ in self.kicked}):
+            runs = [run for run in self.executions.values() if self.runs.get(run.lease.id) == kind]
+            problems += self._check_overlap(runs, end_s)
+            last_s = max(kicked_s for each, kicked_s in self.kicked if each == kind)
+            if all(run.start_s < last_s for run in runs):
+                problems.append(f"no run of {kind} began after it was kicked at {last_s}")
+        return problems
 
     def _check_end(self, job: JobView) -> list[str]:
         if job.state not in (State.DONE, State.DEAD, State.CANCELLED):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from runtime.model.jobs import Lease, NewJob
+from runtime.model.jobs import Kick, Lease, NewJob
 from runtime.sim.database import Database, SimStore
 from runtime.sim.faults import Faults
 from runtime.sim.history import History, Violation
 from runtime.sim.node import Node, Setup
-from runtime.sim.worker import LIMITS
+from runtime.sim.worker import KICKED, LIMITS
 from runtime.sim.world import World
 
 PATIENCE_S = 90.0  # after the last fault, until when every job has ended
@@ -74,8 +74,8 @@ def _play(
 ) -> None:
     """Let it all happen, and judge it. Raises `Violation`."""
     world.run(calm_s, lambda: False)
-    over = world.run(calm_s + PATIENCE_S, lambda: not store.live)
-    history.check([job for id in ids if (job := store.status(id)) is not None], world.now_s)
+    over = world.run(calm_s + PATIENCE_S, lambda: store.is_over)
+    history.check([job for id in (*ids, *history.runs) if (job := store.status(id)) is not None], world.now_s)
     if not over:
         raise Violation(f"not over after {PATIENCE_S} s")
     if not world.run(world.now_s + CONFIRM_S, lambda: not any(map(_unconfirmed, nodes))):
@@ -83,7 +83,7 @@ def _play(
 
 
 def _push(world: World, database: Database, calm_s: float) -> list[str]:
-    """Push some jobs at the start and some on the way; their ids."""
+    """Push some jobs at the start and some on the way, and kick a kind; the ids of what was pushed."""
     chance = world.chance
     kinds = chance.choice(
         (tuple(LIMITS), tuple(LIMITS), ("long",), ("quick",), ("quick", "quick", "quick", "long"))
@@ -102,6 +102,8 @@ def _push(world: World, database: Database, calm_s: float) -> list[str]:
     database.store.push(new[:early])
     for job in new[early:]:
         world.at(calm_s * chance.random(), database.store.push, [job])
+    for _ in range(chance.choice((0, 0, 0, 1, 4))):
+        world.at(calm_s * chance.random(), database.store.kick, [Kick(kind=KICKED)])
     return [job.id for job in new]
 
 
@@ -130,5 +132,5 @@ def _watch_waits(
         history.broken.append(f"{waiting} waited for {WAITS_S} s though a worker was idle")
     elif forgotten & before:
         history.broken.append(f"{set(forgotten & before)} held for {WAITS_S} s by who does not run them")
-    elif database.store.live:
+    elif not database.store.is_over:
         world.at(world.now_s + WAITS_S, _watch_waits, world, nodes, database, history, forgotten)

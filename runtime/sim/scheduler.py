@@ -140,6 +140,8 @@ class Scheduler(Process):
                 return len(store.reclaim(limit))
             case scheduler.Tick():
                 return ticking.tick(store)
+            case scheduler.StartKicked(limit):
+                return store.start_kicked(limit)
             case scheduler.Cancels():
                 return store.cancels(self.settings.node)
             case scheduler.Left(kinds):

@@ -12,7 +12,7 @@ from typing import Literal
 
 from runtime.edges.lanes import Lanes
 from runtime.model.exits import EXIT_FAILED, Exit, Progress
-from runtime.model.jobs import Claim, Ending, Exchanged, Failure, Holder, Settlement, State, Want
+from runtime.model.jobs import Claim, Ending, Exchanged, Failure, Holder, Kick, Settlement, State, Want
 from runtime.model.messages import FromWorker, Limits, Ready, ToWorker
 from runtime.rules import budgets, worker
 from runtime.rules.attempts import Glance, Remains
@@ -25,6 +25,8 @@ from runtime.sim.world import Process, World
 STEP_S = 0.0003  # between two steps of a shell
 START_S = 0.1
 REACTS_S = 0.2  # a handler that obeys a soft signal does so within this
+KICKED = "plain"  # the kind that others kick
+KICKS = 0.1  # how often an attempt of another kind kicks it
 JOURNAL = 3  # outcomes that fit at most, here
 
 MEGABYTE = 1024 * 1024
@@ -313,8 +315,16 @@ class Worker(Process):
         match plan:
             case "succeed":
                 result = f'"{lease.id}:{lease.epoch}"'
+                kicks = running.claim.kind != KICKED and self.world.chance.random() < KICKS
                 self._end(
-                    running, Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=result)
+                    running,
+                    Settlement(
+                        lease=lease,
+                        ending=Ending.DONE,
+                        state=State.DONE,
+                        result=result,
+                        kicks=(Kick(kind=KICKED),) if kicks else (),
+                    ),
                 )
             case "raise":
                 self._fail(running, Failure("ValueError"), None)

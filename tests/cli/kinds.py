@@ -16,7 +16,7 @@ class Scale(Job):
     def run(self, ctx: Context) -> None: ...
 
 
-@job("cli.plain", retry=NO_RETRY)
+@job("cli.plain", retry=NO_RETRY, kicks=("cli.tidy",))
 class Plain(Job):
     def run(self, ctx: Context) -> None: ...
 
@@ -29,4 +29,9 @@ class Plain(Job):
     filesystem=Filesystem(read=("/srv/in",)),
 )
 class Held(Job):
+    def run(self, ctx: Context) -> None: ...
+
+
+@job("cli.tidy", retry=NO_RETRY, queue="upkeep")
+class Tidy(Job):
     def run(self, ctx: Context) -> None: ...

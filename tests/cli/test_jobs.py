@@ -322,3 +322,20 @@ def test_on_a_terminal_a_table_has_colours_and_whole_ids(
         assert dead in out
     assert "SIGSEGV" in tenure("dead").out, "the last column is not cut either"
     assert tenure("nodes").out == "\x1b[2mno node is running\x1b[0m\n"
+
+
+def test_kick_starts_one_run(tenure: Tenure, store: PostgresStore) -> None:
+    answer = tenure("kick", "cli.tidy")
+    assert (answer.status, answer.out, answer.err) == (0, "kicked\n", "")
+    assert tenure("kick", "cli.tidy", "--json").json == {"kind": "cli.tidy", "kicked": True}
+    assert store.start_kicked() == 2
+    assert [(run.kind, run.queue) for run in store.jobs()] == [("cli.tidy", "upkeep")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("no.such", "no handler for kind 'no.such'"), ("cli.scale", "give each a default")]
+)
+def test_kick_refuses_what_cannot_be_kicked(bare: Tenure, kind: str, says: str) -> None:
+    answer = bare("kick", kind)
+    assert (answer.status, answer.out) == (2, "")
+    assert says in answer.err

@@ -100,7 +100,7 @@ def test_help_is_printed_when_asked_for_and_when_nothing_is(bare: Tenure) -> Non
     assert asked.out == nothing.out
     listed = re.findall(r"^  (\w+)  ", asked.out.partition("Commands:")[2], re.MULTILINE)
     assert listed == [
-        "run", "push", "status", "jobs", "cancel", "retry", "reschedule", "delete", "dead", "nodes", "migrate", "check", "schedules",
+        "run", "push", "kick", "status", "jobs", "cancel", "retry", "reschedule", "delete", "dead", "nodes", "migrate", "check", "schedules",
     ]  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def test_check_names_every_module_and_the_terms_of_its_kinds(tenure: Tenure) -> 
     assert answer.status == 0
     assert "ok  module tests.cli.kinds: " in answer.out
     assert "cli.scale (timeout 1m30s, 2 retries, queue images)" in answer.out
-    assert "cli.plain (timeout 15m, 0 retries, queue default)" in answer.out
+    assert "cli.plain (timeout 15m, 0 retries, queue default, kicks cli.tidy)" in answer.out
     assert (
         "cli.held (timeout 15m, 0 retries, queue default, rights none, egress https://a.example, "
         in answer.out
@@ -233,6 +233,24 @@ def test_check_says_no_to_a_kind_that_asks_for_what_nobody_provides(
         "no  kind cli.asks: cli_asks.Asks.run: nothing provides its parameter 'thing'; "
         "write @provider(Thing) above a function that makes a cli_asks.Thing" in answer.out
     )
+
+
+def test_check_names_a_cycle_of_kicks(tenure: Tenure, monkeypatch: pytest.MonkeyPatch, apart: Path) -> None:
+    (apart / "cli_cycle.py").write_text(
+        "from runtime import NO_RETRY, Job, job\n"
+        "@job('cli.round', retry=NO_RETRY, kicks=('cli.round',))\n"
+        "class Round(Job):\n"
+        "    def run(self, ctx): ...\n"
+    )
+    monkeypatch.setattr(registry, "DEFINED", Registry(registry.DEFINED.definitions))
+    monkeypatch.setenv("TENURE_SERVICE__HANDLERS", "tests.cli.kinds,cli_cycle")
+    answer = tenure("check")
+    assert answer.status == 1
+    assert "no  kind cli.round: cli_cycle.Round: kicks=('cli.round',): " in answer.out
+    assert "a cycle, cli.round → cli.round" in answer.out
+    answer = tenure("push", "cli.round")
+    assert answer.status == 2
+    assert "kind cli.round is left out: " in answer.err
 
 
 def test_check_says_no_to_a_wrong_configuration(bare: Tenure, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from runtime.edges.ids import tick_id
 from runtime.edges.memory import MemoryStore
 from runtime.edges.postgres import PostgresStore
 from runtime.model.exits import Certificate, Progress, Verdict
-from runtime.model.jobs import Ending, Failure, Holder, Lease, NewJob, NewSchedule, NodeView, State
+from runtime.model.jobs import Ending, Failure, Holder, Kick, Lease, NewJob, NewSchedule, NodeView, State
 from tests.helpers.jobs import new, settlement, want
 
 DAY_S = 86_400.0
@@ -48,6 +48,7 @@ holders = st.builds(Holder, st.sampled_from(["n1", "n2"]), st.integers(1, 2), st
 delays = st.sampled_from([0.0, 0.0, 0.5, -1.0, 30.0, float("inf")])
 results = st.sampled_from([None, "1", '{"b": 2, "a": [1.5]}', '"\\u0000"', "no json"])
 errors = st.sampled_from([None, Failure("E", "m\0", "t")])
+kicks = st.builds(Kick, kind=kinds, queue=queues, priority=st.integers(0, 2))
 new_jobs = st.builds(
     new,
     id=ids,
@@ -90,7 +91,7 @@ class Stores(RuleBasedStateMachine):
         self.memory = MemoryStore(lambda: self.now)
         self.postgres = PostgresStore(self.dsn, clock=lambda: self.now)
         self.postgres._open().execute(
-            "truncate tenure.job, tenure.finished, tenure.dead, tenure.schedule, tenure.node"
+            "truncate tenure.job, tenure.finished, tenure.dead, tenure.schedule, tenure.kick, tenure.node"
         )
 
         self.given: list[Lease] = []
@@ -160,6 +161,7 @@ class Stores(RuleBasedStateMachine):
             result=data.draw(results),
             error=None if state is State.DONE else data.draw(errors),
             certificate=None if state is State.DONE else data.draw(st.sampled_from([None, CERTIFICATE])),
+            kicks=tuple(data.draw(st.lists(kicks, max_size=2))) if state is State.DONE else (),
         )
 
     @rule(data=st.data(), lease_s=st.sampled_from([5.0, 60.0]))
@@ -203,6 +205,21 @@ class Stores(RuleBasedStateMachine):
     def push_unique(self, job: NewJob, replace: bool, key: str) -> None:
         self.both("push_unique", msgspec.structs.replace(job, unique=key), replace=replace)
 
+    @rule(asked=st.lists(kicks, min_size=1, max_size=3))
+    def kick(self, asked: list[Kick]) -> None:
+        self.both("kick", asked)
+
+    @rule(limit=st.integers(1, 3))
+    def start_kicked(self, limit: int) -> None:
+        self.both("start_kicked", limit)
+        for kind in ("a", "b"):  # each store makes ids of its own
+            for job in self.memory._live():
+                if (job.kind, job.unique) == (kind, f"schedule:{kind}"):
+                    self.postgres._open().execute(
+                        "update tenure.job set id = %s where kind = %s and unique_key = %s",
+                        (job.id, kind, job.unique),
+                    )
+
     @rule(id=ids, delay_s=delays)
     def reschedule(self, id: str, delay_s: float) -> None:
         self.both("reschedule", id, delay_s=delay_s)
@@ -211,16 +228,16 @@ class Stores(RuleBasedStateMachine):
     def delete(self, id: str) -> None:
         self.both("delete", id)
 
-    @rule(name=st.sampled_from(["s", "t"]), kind=kinds, every_s=st.sampled_from([0.5, 7.0]), queue=queues)
+    @rule(name=st.sampled_from(["s", "a"]), kind=kinds, every_s=st.sampled_from([0.5, 7.0]), queue=queues)
     def schedule(self, name: str, kind: str, every_s: float, queue: str) -> None:
         spec = f'{{"every_s": {every_s}}}'
         self.both("schedule", NewSchedule(name=name, kind=kind, spec=spec, queue=queue))
 
-    @rule(name=st.sampled_from(["s", "t"]), paused=st.booleans())
+    @rule(name=st.sampled_from(["s", "a"]), paused=st.booleans())
     def pause(self, name: str, paused: bool) -> None:
         self.both("pause", name, paused)
 
-    @rule(name=st.sampled_from(["s", "t"]))
+    @rule(name=st.sampled_from(["s", "a"]))
     def unschedule(self, name: str) -> None:
         self.both("unschedule", name)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import select
 import subprocess
 import sys
@@ -22,7 +24,7 @@ from runtime.edges import migrate, postgres, statements
 from runtime.edges.ids import canonical, new_id, new_ids
 from runtime.edges.postgres import PostgresStore
 from runtime.errors import StoreUnavailable
-from runtime.model.jobs import Lease, State
+from runtime.model.jobs import Claim, Kick, Lease, NewSchedule, State
 from tests.edges.conftest import Clock
 from tests.helpers.jobs import HOLDER, new, settlement, want
 from tests.helpers.waiting import wait_for
@@ -193,7 +195,7 @@ def test_a_claim_with_a_position_does_not_walk_what_is_gone(schema_dsn: str, ope
         snapshot.execute("set transaction isolation level repeatable read")
         snapshot.execute("select count(*) from tenure.job")  # from now on nothing can be cleaned away
         claims = store.claim(want(limit=100))
-        for _ in range(40):
+        for _ in range(20):
             exchanged = store.exchange([settlement(claim) for claim in claims], want(limit=100, rewind=False))
             claims = list(exchanged.claims)
         [(_, position)] = store._lanes.walk(["*"])
@@ -734,3 +736,175 @@ def test_a_cancel_that_meets_a_claim_is_asked_of_the_running_job(schema_dsn: str
     assert store.cancels("n") == [Lease(job.id, 1)]
     store.close()
     other.close()
+
+
+# -- kicks
+
+
+def runs(store: PostgresStore) -> list[str]:
+    return sorted(run.kind for run in store.jobs(State.QUEUED))
+
+
+def test_a_kick_lives_and_dies_with_the_callers_transaction(real: PostgresStore, clean_dsn: str) -> None:
+    with psycopg.connect(clean_dsn) as caller:
+        PostgresStore.over(caller).kick([Kick(kind="noop")])
+        assert real.start_kicked() == 0, "not before the commit"
+        caller.rollback()
+        assert real.start_kicked() == 0
+        PostgresStore.over(caller).kick([Kick(kind="noop")])
+        caller.commit()
+        assert real.start_kicked() == 1
+
+
+def test_open_transactions_that_kick_hold_up_nobody(real: PostgresStore, clean_dsn: str) -> None:
+    """They kick the same kinds, each in another order; and what is committed is run while they are open."""
+    with ExitStack() as stack:
+        callers = [stack.enter_context(psycopg.connect(clean_dsn)) for _ in range(10)]
+        for at, caller in enumerate(callers):
+            caller.execute("set lock_timeout = '1s'")
+            for kind in ("a", "b") if at % 2 else ("b", "a"):
+                PostgresStore.over(caller).kick([Kick(kind=kind)])
+        real.kick([Kick(kind="a")])
+        assert (real.start_kicked(), runs(real)) == (1, ["a"])
+        [claim] = real.claim(want(kinds=("a",)))
+        for caller in callers:
+            caller.commit()
+        real.start_kicked()
+        assert runs(real) == ["b"]
+        real.settle([settlement(claim)])
+        real.start_kicked()
+        assert runs(real) == ["a", "b"]
+
+
+def test_of_ten_thousand_kicks_during_a_run_one_run_is_made(
+    real: PostgresStore, opened: Opener, clean_dsn: str
+) -> None:
+    real.kick([Kick(kind="noop")])
+    real.start_kicked()
+    [first] = real.claim(want())
+
+    def kick(number: int) -> None:
+        with closing(PostgresStore(clean_dsn)) as store:
+            for _ in range(500):
+                store.kick([Kick(kind="noop")] * 5)
+                if number == 0:
+                    store.start_kicked()
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(kick, range(4)))
+    assert real.start_kicked() <= 10_000
+    assert real.jobs(State.QUEUED) == []
+    real.settle([settlement(first)])
+    real.start_kicked()
+    assert runs(real) == ["noop"]
+    real.settle([settlement(claim) for claim in real.claim(want())])
+    assert real.start_kicked() == 0
+
+
+def test_each_kick_is_followed_by_a_run_that_sees_what_was_committed_with_it(
+    clean_dsn: str, conn: psycopg.Connection
+) -> None:
+    """Threads kick, each a kind of its own and often while a run of it is on; others make the runs and run them."""
+    conn.execute("create table work (kind text not null, seen boolean not null default false)")
+    kinds = ("a", "b", "c", "d")
+    ran: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    over = threading.Event()
+
+    def kick(kind: str) -> None:
+        chance = random.Random(kind)
+        with psycopg.connect(clean_dsn) as caller:
+            for _ in range(20):
+                PostgresStore.over(caller).kick([Kick(kind=kind)] * 2)
+                caller.execute("insert into work values (%s)", (kind,))
+                over.wait(chance.random() * 0.01)
+                caller.commit()
+                left = caller.execute("select from work where kind = %s and not seen", (kind,))
+                while left.rowcount:
+                    caller.commit()
+                    assert not over.wait(0.001)
+                    left = caller.execute("select from work where kind = %s and not seen", (kind,))
+                caller.commit()
+
+    def make() -> None:
+        with closing(PostgresStore(clean_dsn)) as store:
+            while not over.is_set():
+                store.start_kicked()
+
+    def work() -> None:
+        with (
+            closing(PostgresStore(clean_dsn)) as store,
+            psycopg.connect(clean_dsn, autocommit=True) as handler,
+        ):
+            while not over.is_set():
+                for claim in store.claim(want(kinds=kinds, limit=1)):
+                    began = time.monotonic()
+                    handler.execute("update work set seen = true where kind = %s and not seen", (claim.kind,))
+                    over.wait(0.005)
+                    ran[claim.kind].append((began, time.monotonic()))
+                    store.settle([settlement(claim)])
+
+    with ThreadPoolExecutor(len(kinds) + 4) as threads:
+        others = [threads.submit(act) for act in (make, work, make, work)]
+        kicking = [threads.submit(kick, kind) for kind in kinds]
+        try:
+            for one in kicking:
+                one.result(timeout=20)
+        finally:
+            over.set()
+        for other in others:
+            other.result()
+    for runs in ran.values():
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(sorted(runs))), "two at once"
+
+
+def test_a_kind_can_be_kicked_by_sql(real: PostgresStore, conn: psycopg.Connection) -> None:
+    real.schedule(
+        NewSchedule(
+            name="tidy", kind="tidy", spec="{}", payload='{"n": 2}', queue="q", priority=1, declared=True
+        )
+    )
+    conn.execute("select tenure.kick('tidy'), tenure.kick('other')")
+    assert real.start_kicked() == 2
+    other, tidy = sorted(real.jobs(), key=lambda run: run.kind)
+    assert (other.queue, other.priority) == ("default", 5)
+    assert (tidy.queue, tidy.priority) == ("q", 1), "as its schedule says"
+    view = real.status(tidy.id)
+    assert view is not None
+    assert msgspec.json.decode(view.payload or b"") == {"n": 2}
+
+
+def test_a_kick_is_told_and_so_is_each_end_that_one_may_wait_for(
+    real: PostgresStore, listener: PostgresStore
+) -> None:
+    real.kick([Kick(kind="noop", queue="q")])
+    assert heard(listener) == ["@kick"]
+    real.start_kicked()
+    assert heard(listener) == ["q"]
+
+    def again() -> Claim:
+        [claim] = real.claim(want())
+        heard(listener)
+        return claim
+
+    real.give_back([again().lease])
+    assert sorted(heard(listener)) == ["@kick", "q"]
+    real.settle([settlement(again(), State.QUEUED, delay_s=60)])
+    assert sorted(heard(listener)) == ["@kick", "@later"]
+    real.kick([Kick(kind="noop")])
+    real.start_kicked()
+    assert sorted(heard(listener)) == ["@kick", "q"], "brought forward"
+    real.settle([settlement(again())])
+    assert heard(listener) == ["@kick"]
+
+
+def test_making_runs_reads_no_more_than_the_kicks_and_their_runs(schema_dsn: str, opened: Opener) -> None:
+    store = opened(schema_dsn)
+    store.push([new(unique=f"u{number}") for number in range(3000)])
+    store.push([new(kind="waits", unique="schedule:waits", delay_s=60)])
+    store.kick([Kick(kind=kind) for kind in ("a", "b", "waits")])
+    for statistics in ("", "analyze tenure.job, tenure.kick"):
+        store._open().execute(statistics)
+        tree = plan(store, statements.START_KICKED, limit=100)
+        made = [node for node in nodes(tree) if node.get("Subplan Name") in ("CTE moved", "CTE made")]
+        assert [node["Actual Rows"] for node in made] == [1, 2]
+        assert buffers(tree) < 120, "3,000 jobs have more than that"

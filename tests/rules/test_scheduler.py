@@ -23,6 +23,7 @@ from runtime.rules.scheduler import (
     Notified,
     Prune,
     Reclaim,
+    StartKicked,
     Told,
     Wait,
     Waited,
@@ -40,6 +41,7 @@ class Driven:
         self.state = scheduler.State(("default",), reclaim_every_s=5.0)
         self.outlook = QUIET
         self.said: list[Message] = []
+        self.kicks: list[int] = []  # that are taken out, the next ones last
 
     def __call__(self, event: scheduler.Event) -> scheduler.Action:
         said, action = scheduler.step(self.state, event, self.now_s)
@@ -57,6 +59,8 @@ class Driven:
                 return self(Answered(0))
             case scheduler.Tick():
                 return self(Answered(0))
+            case StartKicked():
+                return self(Answered(self.kicks.pop() if self.kicks else 0))
             case Cancels():
                 return self(Answered([]))
             case Left():
@@ -199,3 +203,51 @@ def test_it_never_spins(seed: int) -> None:
         )
         it.settle(it(event))
         assert it.wait_s > 0.0
+
+
+STARTED = StartKicked(scheduler.KICK_LIMIT)
+
+
+def test_a_kick_is_started_at_once_and_a_burst_of_them_once_more() -> None:
+    it = started()
+    it.now_s += 1.0
+    assert it.settle(it(Notified((scheduler.KICK,)))) == [STARTED]
+    for _ in range(20):
+        assert it.settle(it(Notified((scheduler.KICK,)))) == []
+    assert it.wait_s <= scheduler.KICKED_EVERY_S
+    it.now_s += it.wait_s
+    assert it.settle(it(Waited())) == [STARTED]
+    it.now_s += 1.0
+    assert it.settle(it(Waited())) == []
+
+
+def test_what_was_kicked_wakes_a_worker() -> None:
+    it = started()
+    it.kicks = [1]
+    it.settle(it(Notified((scheduler.KICK,))))
+    assert sum(isinstance(one, Woken) for one in it.said) == 1
+
+
+def test_more_kicks_than_one_statement_takes_are_started_in_steps() -> None:
+    it = started()
+    it.kicks = [3, scheduler.KICK_LIMIT, scheduler.KICK_LIMIT]
+    calls = it.settle(it(Notified((scheduler.KICK,))))
+    while it.kicks:
+        it.now_s += it.wait_s
+        calls += it.settle(it(Waited()))
+    assert calls == [STARTED] * 3
+
+
+def test_a_kick_whose_notification_was_lost_is_seen_by_a_look() -> None:
+    it = Driven()
+    it.outlook = Outlook(due_now=False, kicked=True)
+    assert it.settle(it(scheduler.Begun())) == [Listen(), Cancels(), Look(), STARTED, Prune()]
+
+
+def test_kicks_are_started_once_the_database_is_back() -> None:
+    it = started()
+    assert it(Notified((scheduler.KICK,))) == Do(STARTED)
+    wait = it(Lost(chance=0.5))
+    assert isinstance(wait, Wait)
+    it.now_s += wait.seconds
+    assert it.settle(it(Waited())) == [Listen(), Cancels(), STARTED, Look()]

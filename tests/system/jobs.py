@@ -443,3 +443,23 @@ class Say(Job):
     def run(self, ctx: Context) -> object:
         print(ctx.id)
         return None
+
+
+@job("kicked", retry=NO_RETRY)
+class Kicked(Noted):
+    """Goes on until a row says that it may end."""
+
+    def work(self, ctx: Context) -> None:
+        with psycopg.connect(os.environ["EFFECTS_URL"], autocommit=True) as conn:
+            while conn.execute("select from effect where what = 'let go'").fetchone() is None:
+                time.sleep(0.01)
+
+
+@job("kicks", retry=NO_RETRY, kicks=("kicked",))
+class Kicks(Job):
+    fails: bool = False
+
+    def run(self, ctx: Context) -> None:
+        ctx.kick("kicked")
+        if self.fails:
+            raise ValueError("kicks nothing")

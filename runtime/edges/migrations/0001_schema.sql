@@ -124,6 +124,17 @@ create table tenure.schedule (
 );
 create index schedule_due on tenure.schedule (due) where not paused;
 
+-- Kicks whose runs are not made yet. A kick is a row of its own, so that no transaction that kicks ever waits for
+-- another. The run of a kind has the unique key of the schedule that is declared with the kind: `schedule:KIND`.
+create table tenure.kick (
+    kind tenure.kind not null check (octet_length(kind) <= 55),
+    id bigint generated always as identity,
+    queue tenure.queue not null,
+    priority tenure.priority not null,
+    payload jsonb not null,
+    primary key (kind, id)
+);
+
 -- `view` is what the node says of itself, runtime.model.jobs.NodeView.
 create table tenure.node (
     id text primary key,
@@ -182,6 +193,21 @@ begin
     into known;
     return case when known then new_id end;
 end
+$$;
+
+-- Let a kind run once, soon after this transaction commits; a kick carries nothing. What is not said is as the
+-- schedule says that is declared with the kind, else the default.
+create function tenure.kick(
+    kind text, queue text default null, priority integer default null, payload jsonb default null
+) returns void
+language sql volatile as $$
+    insert into tenure.kick (kind, queue, priority, payload)
+    select
+        kick.kind, coalesce(kick.queue, s.queue, 'default'), coalesce(kick.priority, s.priority, 5),
+        coalesce(kick.payload, s.payload, '{}')
+    from (select) as one
+    left join tenure.schedule s on s.name = kick.kind and s.kind = kick.kind and s.declared;
+    select pg_notify('tenure', '@kick');
 $$;
 
 -- Make the partition of one day (UTC). False when it is there, when rows of that day are already in the
