@@ -108,6 +108,10 @@ def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:
         case rules.Listen():
             store.check()
             store.listen()
+        case rules.Attend():
+            return store.attend()
+        case rules.Ignore():
+            store.ignore()
         case Renew(leases=leases):
             return store.renew(leases, config.lease.duration)
         case Record():

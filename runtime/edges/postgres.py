@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 
 from runtime.edges import migrate, statements, values
@@ -148,6 +149,21 @@ class PostgresStore:
         self._listening = True
         self._transact(lambda conn: conn.execute(statements.LISTEN))
 
+    def attend(self) -> bool:
+        """Be notified of every push from now on, once this is True; before that, many are silent.
+
+        Look after what is due when it has become True: pushes before that may have been silent. It ends with
+        the connection, or by `ignore`.
+
+        Raises:
+            StoreUnavailable: the connection is gone, and any call opens a new one.
+        """
+        return bool(self._rows(statements.ATTEND))
+
+    def ignore(self) -> None:
+        """Let pushes be silent again: so many at once would wait for each other's notifications."""
+        self._rows(statements.IGNORE)
+
     def notifications(self) -> list[str]:
         """What was notified since the last call, each word once; never waits.
 
@@ -279,7 +295,8 @@ class PostgresStore:
         self, conn: psycopg.Connection[Any], sql: str, given: Mapping[str, Any] | Iterator[Row]
     ) -> list[TupleRow]:
         if isinstance(given, Mapping):
-            return self._cursor(conn, sql, given).fetchall()
+            alone = not self._borrowed and conn.pgconn.transaction_status == TransactionStatus.IDLE
+            return self._cursor(conn, sql, {**given, "alone": alone}).fetchall()
         with conn.cursor(row_factory=tuple_row) as cursor, cursor.copy(sql.encode()) as copy:
             for row in given:
                 copy.write_row(row)

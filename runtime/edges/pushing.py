@@ -131,5 +131,6 @@ def _row(id: str | None, job: NewJob) -> tuple[Any, ...]:
     )
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, str]:
-    return dict(zip(NEW_COLUMNS, map(array, zip(*rows, strict=True)), strict=True))
+def _columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """`alone` is for whoever carries the statement out to say: it must not be said by mistake."""
+    return {"alone": False, **dict(zip(NEW_COLUMNS, map(array, zip(*rows, strict=True)), strict=True))}

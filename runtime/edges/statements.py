@@ -41,8 +41,10 @@ listen tenure
 PUSH = """
 -- Queue new jobs; the ids that were added.
 -- Holds: a known id, live or ended, adds nothing, and neither does a taken unique key. One notification
---   a queue that has something due now, one '@later' for what is due in the future.
--- Locks: the new rows; waits for a concurrent push of the same id or unique key to end.
+--   a queue that has something due now, one '@later' for what is due in the future: but commits that notify queue
+--   up behind one lock of the whole server, so a statement that is a transaction by itself (`alone`) stays silent
+--   when it gets all locks of the bell, as ATTEND says.
+-- Locks: the new rows; waits for a concurrent push of the same id or unique key to end. The bell, shared.
 -- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
 --   would read a whole table as soon as the statistics are wrong.
 with new as (
@@ -67,8 +69,29 @@ with new as (
 ), words as (
     select distinct case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word
     from added
+), bell as (
+    select bool_and(pg_try_advisory_xact_lock_shared(1952804469, place)) as silent
+    from generate_series(0, 15) as place
 )
-select id::text, (select count(pg_notify('tenure', word)) from words) from added
+select id::text, (
+    select count(pg_notify('tenure', word)) from words
+    where not case when %(alone)s::boolean then (select silent from bell) else false end
+) from added
+"""
+
+ATTEND = """
+-- Have every push notify from now on; one row when it is so.
+-- Holds: the bell is 16 advisory locks. A push that stays silent holds all of them, shared, until its job can be
+--   seen; whoever attends holds one alone. So it fails while silent pushes are under way, none begins while
+--   it lasts, and who attends and then looks has missed nothing. Nobody ever waits for these locks.
+-- Locks: the first place of the bell that is free, for the session. Sixteen nodes can attend at once; more look
+--   often instead.
+select true from generate_series(0, 15) as place where pg_try_advisory_lock(1952804469, place) limit 1
+"""
+
+IGNORE = """
+-- Let pushes be silent again, as far as this session is concerned.
+select pg_advisory_unlock_all()
 """
 
 COPY = """

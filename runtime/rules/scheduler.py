@@ -2,7 +2,9 @@
 
 One statement at a time, the most urgent first: renewals before everything, then what the supervisor attests,
 then what time brings. Nothing polls: it sleeps until the next due time or lease end that it knows of, and a
-look every `POLL_S` seconds is the net under a lost notification. While the database is away everything
+look every `POLL_S` seconds is the net under a lost notification. But commits that notify queue up behind one lock
+of the whole server: so when pushes come in a flood it ignores them for a while, which makes them silent, and looks
+every `GLANCE_S` instead. While the database is away everything
 that must not be lost waits here, and a renewal is answered with "not ok" at once.
 """
 
@@ -30,6 +32,11 @@ from runtime.model.messages import (
 )
 
 POLL_S = 5.0
+GLANCE_S = 0.02  # instead, while pushes may be silent
+FLOOD = 4  # notifications of pushes within `GLANCE_S` are a flood
+IGNORE_FIRST_S = 0.1  # a flood is ignored for so long, twice as long when it goes on
+IGNORE_MAX_S = 1.6
+CALM_S = 1.0  # and as at first again when it began so long after the last one
 LEFT_EVERY_S = 0.25  # how often to ask whether anything is left, when the service is to stop then
 PRUNE_EVERY_S = 3600.0
 TICK_AGAIN_S = 1.0  # when a schedule is due and its last run is not over
@@ -53,6 +60,16 @@ KICK = "@kick"  # notification: a kind was kicked, or the end that a kick may ha
 @dataclass(frozen=True, slots=True)
 class Listen:
     """Connect, check the schema, and hear of new work from here on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attend:
+    """Be notified of every push from here on. Answered with whether that is so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """Let pushes be silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +128,8 @@ Call = (
     | Renew
     | Record
     | Declare
+    | Attend
+    | Ignore
     | Look
     | Reclaim
     | Tick
@@ -201,6 +220,11 @@ class State:
     reclaim_every_s: float
     call: Call | None = None  # under way
     listening: bool = False
+    attending: bool = False  # every push notifies
+    attend_at_s: float = 0.0  # when to try, otherwise
+    attended_s: float = float("-inf")
+    rings: deque[float] = field(default_factory=lambda: deque[float](maxlen=FLOOD))  # when pushes notified
+    ignore_s: float = IGNORE_FIRST_S  # how long to ignore the next flood
     records: deque[Record] = field(default_factory=deque[Record])
     renew: Renew | None = None
     report: NodeView | None = None
@@ -279,6 +303,8 @@ def hear(state: State, message: Message, now_s: float) -> None:
 
 
 def _notice(state: State, payloads: tuple[str, ...], now_s: float) -> None:
+    if any(payload not in (CANCEL, KICK) for payload in payloads):
+        state.rings.append(now_s)
     for payload in payloads:
         if payload == LATER:
             state.look_at_s = min(state.look_at_s, now_s)
@@ -303,8 +329,21 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
     match call, answer:
         case Listen(), _:
             state.listening = True
-            state.look_at_s = now_s  # what was notified meanwhile was missed
+            state.look_at_s = state.attend_at_s = now_s  # what was notified meanwhile was missed
             state.cancels = True
+        case Attend(), True:
+            state.attending = True
+            state.attended_s = state.look_at_s = now_s
+            state.rings.clear()
+        case Attend(), _:
+            state.attend_at_s = now_s + GLANCE_S
+            state.look_at_s = min(state.look_at_s, now_s + GLANCE_S)
+        case Ignore(), _:
+            state.attending = False
+            calm = now_s - state.attended_s > CALM_S
+            state.ignore_s = IGNORE_FIRST_S if calm else min(2 * state.ignore_s, IGNORE_MAX_S)
+            state.attend_at_s = now_s + state.ignore_s
+            state.look_at_s = now_s
         case Renew(sent_s=sent_s, leases=leases), Renewed(held=held, cancelled=cancelled):
             lost = tuple(lease for lease in leases if lease not in held)
             return [Renewals(sent_s=sent_s, ok=True, lost=lost, cancel=tuple(sorted(cancelled)))]
@@ -348,7 +387,7 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
 
 def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
     state.looked_s = now_s
-    state.look_at_s = now_s + POLL_S
+    state.look_at_s = now_s + (POLL_S if state.attending else GLANCE_S)
     if not outlook.due_now:
         state.due_since_s = None
     elif state.due_since_s is None:
@@ -372,7 +411,7 @@ def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
 
 def _after_loss(state: State, chance: float, now_s: float) -> list[Message]:
     call, state.call = state.call, None
-    state.listening = False
+    state.listening = state.attending = False
     state.losses += 1
     wait_s = min(RECONNECT_FIRST_S * 2.0 ** min(state.losses - 1, 16), RECONNECT_MAX_S)
     state.retry_at_s = now_s + wait_s * (0.5 + 0.5 * chance)
@@ -433,6 +472,10 @@ def _next_call(state: State, now_s: float) -> Call | None:
         state.kicked_at_s = None
         state.kicked_s = now_s
         return StartKicked(KICK_LIMIT)
+    if not state.attending and now_s >= state.attend_at_s:
+        return Attend()
+    if state.attending and len(state.rings) == FLOOD and state.rings[-1] - state.rings[0] < GLANCE_S:
+        return Ignore()
     if now_s >= state.look_at_s:
         return Look()
     if state.left is not None and now_s >= state.left_at_s:
@@ -469,6 +512,8 @@ def _wake_up_at(state: State, now_s: float) -> float:
         moments.append(state.wake_at_s)
     if state.kicked_at_s is not None:
         moments.append(state.kicked_at_s)
+    if not state.attending:
+        moments.append(state.attend_at_s)
     if state.overdue:
         moments.append(state.reclaim_at_s)
     if state.left is not None:

@@ -103,7 +103,8 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, list[Effect]]
                 if not state.looking:
                     _end_round(state, now_s, out)
         case Taken(name, numbers):
-            _take_back(state, state.slots[name], set(numbers), out)
+            slot = state.slots[name]
+            _take_back(state, slot, slot.taken | set(numbers), out)  # some may still wait for their batch
         case Exited():
             _after_exit(state, state.slots[event.name], event, now_s, out)
         case Asked("stop"):

@@ -300,6 +300,23 @@ def test_claims_taken_before_they_were_heard_of_go_back_when_they_are() -> None:
     assert record.unstarted == tuple(held)
 
 
+def test_claims_taken_two_batches_ahead_are_not_forgotten_when_the_next_one_is_revoked_too() -> None:
+    service = Service().begin()
+    service.claim("worker 1", 1, count=2)
+    service.tokens["worker 1"] = (5, 6)  # of the batch after its next one
+    service.tick_until(service.now_s + BATCH_S)
+    for first, unstarted in ((3, ()), (5, (5, 6))):
+        leases = tuple(Lease(f"next-{number}", 1) for number in (first, first + 1))
+        claims = tuple(Held(lease, KIND, 1, 0, 0) for lease in leases)
+        late = Claimed(first=first, sent_s=service.now_s - BATCH_S, claims=claims)
+        effects = service.hear("worker 1", late)
+        service.tokens["worker 1"] = ()
+        effects += service.tick_until(service.now_s + HOARD_S)
+        records = service.said(effects, SCHEDULER, Record)
+        found = [lease for record in records for lease in record.unstarted]
+        assert found == [Lease(f"next-{number}", 1) for number in unstarted]
+
+
 def test_a_claim_that_is_heard_of_when_its_lease_has_ended_is_looked_at_at_once() -> None:
     service = Service(lease_s=2.0, renew_every_s=0.5).begin()
     service.boards["worker 1"] = Glance(1, service.now_s - 3.0)
