@@ -5,7 +5,8 @@ importing this costs nothing: pytest does it for its plugin, and a worker needs 
 
 To define a job: `job`, `Job`, `Retry`, `NO_RETRY`, `fixed`, `exponential`, and `cron` or `every`
 for one that runs by the clock, `Filesystem` for one that may not open every file. In its `run`: `Context`, and to raise
-`Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over; `provider` makes what it asks for.
+`Snooze` or `Cancel`; `TimedOut` is raised in it when its time is over; `provider` makes what it asks for;
+`WorkTable` names a table of the application whose rows it claims.
 In an application: `Queue`, or `AsyncQueue` beside an event loop, and `errors`.
 """
 
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from runtime import errors
     from runtime.actors.context import Context
-    from runtime.definition import NO_RETRY, Job, Retry, exponential, fixed
+    from runtime.definition import NO_RETRY, Job, Retry
     from runtime.errors import Cancel, Snooze, TimedOut
+    from runtime.model.backoff import exponential, fixed
     from runtime.model.reach import Filesystem, Right
+    from runtime.model.worktables import WorkTable
     from runtime.providers import provider
     from runtime.queue import Queue
     from runtime.queue_async import AsyncQueue
@@ -40,6 +43,7 @@ __all__ = [
     "Right",
     "Snooze",
     "TimedOut",
+    "WorkTable",
     "cron",
     "errors",
     "every",
@@ -51,9 +55,11 @@ __all__ = [
 
 _HOMES = {
     "runtime.actors.context": ("Context",),
-    "runtime.definition": ("NO_RETRY", "Job", "Retry", "exponential", "fixed"),
+    "runtime.definition": ("NO_RETRY", "Job", "Retry"),
     "runtime.errors": ("Cancel", "Snooze", "TimedOut"),
+    "runtime.model.backoff": ("exponential", "fixed"),
     "runtime.model.reach": ("Filesystem", "Right"),
+    "runtime.model.worktables": ("WorkTable",),
     "runtime.providers": ("provider",),
     "runtime.queue": ("Queue",),
     "runtime.queue_async": ("AsyncQueue",),

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_origin, get_type_hints
 
@@ -18,6 +19,7 @@ import msgspec
 from msgspec import inspect as types
 
 from runtime.errors import DefinitionError, PayloadInvalid
+from runtime.model.backoff import NO_DELAY, Backoff
 from runtime.model.jobs import KIND_BYTES, QUEUE_BYTES, SCHEDULE_BYTES, Kick, Missed, NewSchedule, Overlap
 from runtime.model.messages import Limits
 from runtime.model.reach import EVERYTHING, LIST_MAX, Filesystem, Origin, Reach, is_right, parse_origin
@@ -59,27 +61,6 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
 
 
 J = TypeVar("J", bound=Job)
-
-
-class Backoff(msgspec.Struct, frozen=True):
-    """The delay before each retry: `first_s`, then each `factor` times the last, at most `cap_s`."""
-
-    first_s: float
-    factor: float
-    cap_s: float
-
-
-NO_DELAY = Backoff(0.0, 1.0, 0.0)
-
-
-def fixed(seconds: float) -> Backoff:
-    """The same delay before each retry."""
-    return Backoff(seconds, 1.0, seconds)
-
-
-def exponential(first: float, cap: float, factor: float = 2.0) -> Backoff:
-    """A delay of `first` seconds that doubles with each failure, up to `cap` seconds."""
-    return Backoff(first, factor, cap)
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -164,6 +145,14 @@ class Definition:
             )
         payload = self.encode(Check(self.cls).defaults(self.cls))
         return Kick(kind=self.kind, payload=payload, queue=self.queue, priority=self.priority)
+
+    def period_s(self, now: datetime) -> float | None:
+        """Seconds between the next two ticks of its schedule after `now`; None without one."""
+        if self.schedule is None:
+            return None
+        rule: Cron | Every = msgspec.json.decode(self.schedule.spec, type=Cron | Every)
+        tick = rule.next(now)
+        return (rule.next(tick, last=tick) - tick).total_seconds()
 
     def encode(self, job: Job) -> str:
         """JSON text of a payload, which `decode` is known to accept.

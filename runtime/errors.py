@@ -107,6 +107,34 @@ class StoreUnavailable(Error):
     """
 
 
+class LeaseLost(Error):
+    """Another attempt of the job may run by now: what this one wrote was not committed, and it must end."""
+
+    def __init__(self, id: str, epoch: int) -> None:
+        super().__init__(id, epoch)
+        self.id = id
+        self.epoch = epoch
+
+    def __str__(self) -> str:
+        return f"the lease of job {self.id} at epoch {self.epoch} is lost; nothing was written"
+
+
+class RowChanged(Error):
+    """A row of a work table is no longer at the version that was expected: nothing was written to it."""
+
+    def __init__(self, ref: str, version: int) -> None:
+        super().__init__(ref, version)
+        self.ref = ref
+        self.version = version
+
+    def __str__(self) -> str:
+        return f"{self.ref} is not at version {self.version}: somebody has changed it or taken it out since"
+
+
+class Stopping(Error):
+    """Raised by `ctx.check()` shortly before a service that stops kills the attempt; the job goes back to its queue."""
+
+
 class SchemaOutdated(Error):
     """The database's schema is not the one this program needs; the text says what to run."""
 

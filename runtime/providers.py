@@ -16,13 +16,16 @@ import msgspec
 from runtime.config import Config, DatabaseConfig
 from runtime.definition import Definition, Need, name_of
 from runtime.errors import DefinitionError
+from runtime.model.jobs import Lease
 
 T = TypeVar("T")
 
 Maker = Callable[[Config], Any]
 
+AttemptMaker = Callable[[Config, Lease], Any]
+
 _MAKERS: dict[type, Maker] = {}  # for a whole worker
-_ATTEMPT_MAKERS: dict[type, Maker] = {}  # anew for each attempt
+_ATTEMPT_MAKERS: dict[type, AttemptMaker] = {}  # anew for each attempt
 _OF_DATABASE: set[type] = set()  # for kinds that may use the database
 
 
@@ -70,9 +73,16 @@ def _plain(make: Callable[[], Any]) -> Maker:
     return call
 
 
-def provide_ours(type_: type, make: Maker, *, each_attempt: bool = False, of_database: bool = False) -> None:
+def provide_ours(type_: type, make: Maker, *, of_database: bool = False) -> None:
     """Register what this package itself provides; `make` is given the worker's configuration, URL included."""
-    (_ATTEMPT_MAKERS if each_attempt else _MAKERS)[type_] = make
+    _MAKERS[type_] = make
+    if of_database:
+        _OF_DATABASE.add(type_)
+
+
+def provide_each_attempt(type_: type, make: AttemptMaker, *, of_database: bool = False) -> None:
+    """The same for what each attempt gets anew; `make` is given the attempt's lease too."""
+    _ATTEMPT_MAKERS[type_] = make
     if of_database:
         _OF_DATABASE.add(type_)
 
@@ -136,7 +146,7 @@ class Provided:
             return Provided(self.config, self._given)
         return Provided(msgspec.structs.replace(self.config, database=DatabaseConfig()), self._given)
 
-    def arguments(self, definition: Definition, attempt: ExitStack) -> dict[str, Any]:
+    def arguments(self, definition: Definition, lease: Lease, attempt: ExitStack) -> dict[str, Any]:
         """What `run` is to be called with, by parameter; `attempt` is left when the attempt has ended."""
         found = {}
         for need in definition.needs:
@@ -145,7 +155,7 @@ class Provided:
             elif need.type in _OF_DATABASE and not definition.reach.database:
                 continue  # it has a default, see `unservable`
             elif need.type in _ATTEMPT_MAKERS:
-                found[need.name] = _enter(_ATTEMPT_MAKERS[need.type](self.config), need.type, attempt)
+                found[need.name] = _enter(_ATTEMPT_MAKERS[need.type](self.config, lease), need.type, attempt)
             elif need.type in _MAKERS:
                 value = _enter(_MAKERS[need.type](self.config), need.type, self._stack)
                 found[need.name] = self._values[need.type] = value

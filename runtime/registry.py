@@ -22,6 +22,7 @@ from runtime.errors import DefinitionError, PayloadInvalid, UnknownKind
 from runtime.model.jobs import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, Kick, Missed, NewSchedule, Overlap
 from runtime.model.reach import Filesystem
 from runtime.model.units import clip
+from runtime.model.worktables import WorkTable
 from runtime.rules.kicks import cycle_through
 from runtime.rules.schedule import Schedule
 
@@ -254,6 +255,22 @@ def load(names: Sequence[str]) -> tuple[Registry, dict[str, str]]:
     found = DEFINED.without(broken)
     wrong = found.miskicking()
     return found.without_kinds(wrong), broken | {f"kind {kind}": problem for kind, problem in wrong.items()}
+
+
+def work_tables(names: Sequence[str]) -> dict[str, WorkTable]:
+    """The work tables that imported modules of these names, or below them, have as their globals; by their name.
+
+    Raises:
+        DefinitionError: two of them have one name and are not the same.
+    """
+    found: dict[str, WorkTable] = {}
+    for module_name, module in sorted(sys.modules.items()):
+        if not any(f"{module_name}.".startswith(f"{name}.") for name in names):
+            continue
+        for table in vars(module).values():
+            if isinstance(table, WorkTable) and found.setdefault(table.name, table) != table:
+                raise DefinitionError(f"there are two WorkTable({table.name!r}) that differ; keep one")
+    return found
 
 
 def search_path(config_path: Path | None) -> list[str]:

@@ -14,8 +14,9 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from typing import Any, Self
 
@@ -24,16 +25,17 @@ import psycopg
 import structlog
 
 from runtime.actors import ticking
-from runtime.actors.attempt import Kicks, settle_attempt
+from runtime.actors.attempt import Kicks, settle_attempt, writes_of
 from runtime.actors.context import Context
 from runtime.actors.surroundings import Output
 from runtime.actors.worker import Runner
-from runtime.config import Config
+from runtime.config import Config, DatabaseConfig
 from runtime.definition import Definition, Job
 from runtime.edges import clock, processes, signals
 from runtime.edges.board import Board
-from runtime.edges.ids import new_id
+from runtime.edges.fence import Sessions
 from runtime.edges.memory import MemoryStore
+from runtime.edges.postgres import PostgresStore
 from runtime.edges.processes import Child, Ends, Shared
 from runtime.edges.store import Store
 from runtime.model.exits import EXIT_OK, Certificate, Progress, Verdict
@@ -43,7 +45,6 @@ from runtime.model.jobs import (
     Ending,
     Holder,
     JobView,
-    Lease,
     Missed,
     Overlap,
     ScheduleView,
@@ -104,7 +105,10 @@ class LocalQueue:
             store(self.clock) if store is not None else MemoryStore(self.clock, max_bytes=max_bytes)
         )
         self._isolated = isolated
-        self._provided = Provided(Config(), {**({} if isolated else {Queue: self}), **(provided or {})})
+        url = self._store.url if isinstance(self._store, PostgresStore) else ""
+        config = Config(database=DatabaseConfig(url=url))
+        self._provided = Provided(config, {**({} if isolated else {Queue: self}), **(provided or {})})
+        self._sessions = Sessions(url, clock=self.clock)
         self._holder = Holder("local", 1, os.getpid())
         self._windows = Windows()
 
@@ -245,7 +249,9 @@ class LocalQueue:
             return None
         [claim] = claims
         run = self._run_isolated if self._isolated else self._run_here
-        self._store.settle([run(claim)])
+        settlement = run(claim)
+        if settlement is not None:
+            self._store.settle([settlement])
         return self._store.status(claim.lease.id)
 
     def run_one_at(self, now: datetime) -> JobView | None:
@@ -268,6 +274,7 @@ class LocalQueue:
     def close(self) -> None:
         """End what providers have made."""
         self._provided.close()
+        self._sessions.close()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -276,8 +283,10 @@ class LocalQueue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run_here(self, claim: Claim) -> Settlement:
+    def _run_here(self, claim: Claim) -> Settlement | None:
         limits = _limits(claim)
+        definition = DEFINED.get(claim.kind)
+        writes = writes_of(claim, definition, self._sessions, _ignore)
 
         def call(job: Job, definition: Definition, kicks: Kicks) -> object:
             context = Context(
@@ -289,18 +298,25 @@ class LocalQueue:
                 deadline=None,
                 epoch=claim.lease.epoch,
                 note_progress=lambda progress: self._store.progress([(claim.lease, progress)]),
-                is_cancelled=lambda: claim.lease in self._store.cancels(self._holder.node),
+                why_ending=lambda: (
+                    "cancel" if claim.lease in self._store.cancels(self._holder.node) else None
+                ),
                 kick=kicks.add,
                 log=structlog.get_logger(),
                 reach=DEFINED.get(claim.kind).reach,
+                writes=writes,
             )
             with ExitStack() as attempt:
-                return job.run(context, **self._provided.arguments(definition, attempt))
+                return job.run(context, **self._provided.arguments(definition, claim.lease, attempt))
 
-        return settle_attempt(claim, DEFINED.get(claim.kind), limits, call, _never_overdue, _no_certificate)
+        try:
+            return settle_attempt(claim, definition, limits, call, _never_overdue, _no_certificate, writes)
+        finally:
+            writes.end()
+            self._sessions.reset()
 
-    def _run_isolated(self, claim: Claim) -> Settlement:
-        settlement, progress = _attempt_apart(claim, self._provided)
+    def _run_isolated(self, claim: Claim) -> Settlement | None:
+        settlement, progress = attempt_apart(claim, self._provided, self._sessions)
         if progress is not None:
             self._store.progress([(claim.lease, progress)])
         return settlement
@@ -320,6 +336,10 @@ def _never_overdue() -> Ending | None:
     return None
 
 
+def _ignore(ending: bool) -> None:
+    del ending
+
+
 def _no_certificate(ending: Ending) -> Certificate:
     raise AssertionError(ending)
 
@@ -332,17 +352,18 @@ class _Apart(msgspec.Struct, frozen=True):
 
     claim: Claim
     provided: Any
+    sessions: Any
     hook: Callable[[], None] | None = None
 
 
-def _attempt_apart(
-    claim: Claim, provided: Provided, hook: Callable[[], None] | None = None
-) -> tuple[Settlement, Progress | None]:
-    """Run a claim in a forked process, under its limits; what came of it, and its last progress."""
+def attempt_apart(
+    claim: Claim, provided: Provided, sessions: Sessions, hook: Callable[[], None] | None = None
+) -> tuple[Settlement | None, Progress | None]:
+    """Run a claim in a forked process, under its limits; what came of it (None: it is settled), its last progress."""
     shared = Shared()
     log_fd = os.dup(2)
     child = processes.start(
-        "attempt", _main, _Apart(claim, provided, hook), shared, FromChild, "fork", log_fd
+        "attempt", _main, _Apart(claim, provided, sessions, hook), shared, FromChild, "fork", log_fd
     )
     os.close(log_fd)
     try:
@@ -358,15 +379,16 @@ def _main(ends: Ends, spec: _Apart) -> int:
     board = Board(ends.board.fd)
     limits = {kind: _limits(spec.claim)}
     handlers = Registry([DEFINED.get(kind)])
-    runner = Runner(1, handlers, limits, spec.provided, board, output, ends)
+    runner = Runner(1, handlers, limits, spec.provided, spec.sessions, board, output, ends)
     if spec.hook is not None:
         spec.hook()
-    runner.run(spec.claim, 1, float("inf"))
+    runner.run(spec.claim, 1)
+    spec.sessions.close()
     sys.stdout.flush()
     return EXIT_OK
 
 
-def _watch(claim: Claim, child: Child, shared: Shared) -> tuple[Settlement, Progress | None]:
+def _watch(claim: Claim, child: Child, shared: Shared) -> tuple[Settlement | None, Progress | None]:
     """Wait for the end of an attempt, and enforce its limits as a supervisor does."""
     limits = _limits(claim)
     soft_at_s = clock.now_s() + limits.timeout_s
@@ -403,6 +425,8 @@ def _watch(claim: Claim, child: Child, shared: Shared) -> tuple[Settlement, Prog
     shown = shared.board.read()
     if journal := shared.board.journal():
         return journal[0], shown.progress
+    if exit.code == EXIT_OK and not shown.number:
+        return None, shown.progress  # it ended the job in a transaction of its own
     glance = Glance(1, shown.started_ns / 1e9, shown.progressed_ns / 1e9, shown.progress)
     remains = Remains(
         glance=glance, output_tail=output[-64 * 1024 :].decode("utf-8", "replace"), stack=shared.stacks()
@@ -427,12 +451,17 @@ def crash_everywhere(
     *,
     reset: Callable[[], object] | None = None,
     provided: Mapping[type, object] | None = None,
+    url: str = "",
 ) -> int:
     """Kill a handler at each point where it speaks, run it again to its end, and check what it left.
 
     A point is a moment before or after a round trip to a database by psycopg (statements and commits), and each
     report of progress. Each round begins with `reset`; then the handler is killed at its next point, run again as
-    attempt 2, and `check` is called, which raises (asserts) when the effects are not what they should be.
+    attempt 2 unless it had completed its job, and `check` is called, which raises (asserts) when the effects are
+    not what they should be.
+
+    Args:
+        url: of a database of the test's own with Tenure's schema, for handlers that write by `ctx.transaction()`.
 
     Returns:
         How many points the handler has, which is how often it was killed.
@@ -441,50 +470,43 @@ def crash_everywhere(
         AssertionError: from `check`, with the number of the point in a note; or the run after it did not succeed.
     """
     definition = DEFINED.definition_of(job)
-    for point in range(1, POINTS_MAX):
-        if reset is not None:
-            reset()
-        id = new_id()
-        killed = _run_to(definition, job, id, attempt=1, point=point, provided=provided)
-        if killed.ending is not Ending.CRASHED:
-            assert killed.ending is Ending.DONE, f"without a crash the handler failed: {killed.error}"
-            check()
-            return point - 1
-        after = _run_to(definition, job, id, attempt=2, point=None, provided=provided)
-        try:
-            assert after.ending is Ending.DONE, f"the run after the crash failed: {after.error}"
-            check()
-        except AssertionError as error:
-            error.add_note(f"after a crash at point {point} of {definition.kind}")
-            raise
+    config = Config(database=DatabaseConfig(url=url))
+    store: Store = PostgresStore(url) if url else MemoryStore(lambda: datetime.now(UTC))
+    with closing(store):
+        for point in range(1, POINTS_MAX):
+            if reset is not None:
+                reset()
+            store.push([new_job(definition, job)])
+            ended = _run_once(store, definition.kind, Provided(config, provided or {}), point)
+            if ended is None or ended.ending is not Ending.CRASHED:
+                assert _is_done(store, ended), f"without a crash the handler failed: {ended}"
+                check()
+                return point - 1
+            try:
+                if store.settle([budgets.released(ended.lease)]) == [True]:
+                    ended = _run_once(store, definition.kind, Provided(config, provided or {}), None)
+                    assert _is_done(store, ended), f"the run after the crash failed: {ended}"
+                check()
+            except AssertionError as error:
+                error.add_note(f"after a crash at point {point} of {definition.kind}")
+                raise
     raise AssertionError(f"{definition.kind} has more than {POINTS_MAX} points")
 
 
-def _run_to(
-    definition: Definition,
-    job: Job,
-    id: str,
-    *,
-    attempt: int,
-    point: int | None,
-    provided: Mapping[type, object] | None,
-) -> Settlement:
-    claim = Claim(
-        lease=Lease(id, attempt),
-        kind=definition.kind,
-        queue=definition.queue,
-        priority=definition.priority,
-        due=datetime.now(UTC),
-        attempt=attempt,
-        failures=0,
-        crashes=attempt - 1,
-        payload=definition.encode(job),
-    )
-    hook = None if point is None else lambda: _die_at(point)
-    return _attempt_apart(claim, Provided(Config(), provided or {}), hook)[0]
+def _run_once(store: Store, kind: str, provided: Provided, point: int | None) -> Settlement | None:
+    """Claim the one job there is and run it, killed at a point; what came of it, None: it is settled."""
+    holder = Holder("local", 1, os.getpid())
+    [claim] = store.claim(Want(holder=holder, limit=1, lease_s=LEASE_S, kinds=(kind,), queues=("*",)))
+    sessions = Sessions(store.url if isinstance(store, PostgresStore) else "")
+    return attempt_apart(claim, provided, sessions, None if point is None else partial(die_at, point))[0]
 
 
-def _die_at(point: int) -> None:
+def _is_done(store: Store, ended: Settlement | None) -> bool:
+    """Whether a job is done, once what came of its attempt is settled."""
+    return ended is None or (ended.ending is Ending.DONE and store.settle([ended]) == [True])
+
+
+def die_at(point: int) -> None:
     """In the attempt's process: let it be killed at its `point`-th point."""
     passed = count(1)
 

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from runtime import Cancel, Context
+from runtime import Cancel, Context, TimedOut
+from runtime.errors import LeaseLost, Stopping
 from runtime.model.exits import Progress
 
 
@@ -38,9 +39,10 @@ def context(noted: list[Progress] | None = None, **changes: Any) -> Context:
         "deadline": None,
         "epoch": 3,
         "note_progress": ([] if noted is None else noted).append,
-        "is_cancelled": lambda: False,
+        "why_ending": lambda: None,
         "kick": [].append,
         "log": Log(),
+        "writes": None,
     }
     return Context(**(values | changes))
 
@@ -102,14 +104,24 @@ def test_a_tracked_iterable_without_length_has_no_total_unless_given() -> None:
         assert noted[-1] == Progress(2, total)
 
 
-def test_a_cancel_is_seen_and_raised() -> None:
-    asked = False
-    ctx = context(is_cancelled=lambda: asked)
+@pytest.mark.parametrize(
+    ("why", "error"),
+    [
+        ("cancel", Cancel),
+        ("timeout", TimedOut),
+        ("stall", TimedOut),
+        ("lost", LeaseLost),
+        ("stop", Stopping),
+    ],
+)
+def test_the_end_of_an_attempt_is_seen_and_raised(why: str, error: type[BaseException]) -> None:
+    said: str | None = None
+    ctx = context(why_ending=lambda: said)
     assert not ctx.cancelled
     ctx.check()
-    asked = True
+    said = why
     assert ctx.cancelled
-    with pytest.raises(Cancel):
+    with pytest.raises(error):
         ctx.check()
 
 

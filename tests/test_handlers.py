@@ -29,8 +29,9 @@ class Run:
         context = Context(
             id="0", kind="compress", attempt=1, due=datetime.now(UTC), last=False, deadline=None, epoch=1,
             note_progress=self.reported.append,
-            is_cancelled=lambda: len(self.reported) > self.cancel_after,
+            why_ending=lambda: "cancel" if len(self.reported) > self.cancel_after else None,
             kick=[].append,
+            writes=None,
             log=structlog.get_logger(),
         )  # fmt: skip
         return Compress(root=str(root), files=list(files)).run(context)

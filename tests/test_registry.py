@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import msgspec
@@ -23,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import runtime
-from runtime import NO_RETRY, Context, Job, Retry, definition, exponential, fixed, job, registry
+from runtime import NO_RETRY, Context, Job, Retry, WorkTable, definition, exponential, fixed, job, registry
 from runtime.definition import Definition
 from runtime.errors import DefinitionError, PayloadInvalid, UnknownKind
 from runtime.model.messages import Limits
@@ -697,3 +698,38 @@ def test_a_kind_that_is_kicked_has_at_most_55_bytes() -> None:
     define(Fieldless, kind="k" * 55).kick()
     with pytest.raises(DefinitionError, match="55 bytes"):
         define(Fieldless, kind="k" * 56).kick()
+
+
+def test_work_tables_are_found_in_the_modules_of_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = WorkTable("outbox")
+    for name, found in (
+        ("wt.mail", table),
+        ("wt.again", WorkTable("outbox")),
+        ("wtother", WorkTable("other")),
+    ):
+        module = ModuleType(name)
+        module.TABLE = found  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    assert registry.work_tables(["wt"]) == {"outbox": table}
+    sys.modules["wt.again"].TABLE = WorkTable("outbox", max_attempts=3)  # type: ignore[attr-defined]
+    with pytest.raises(DefinitionError, match="there are two"):
+        registry.work_tables(["wt"])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"name": ""},
+        {"name": "a.b.c"},
+        {"name": "x" * 64},
+        {"name": "a", "due": "id"},
+        {"name": "a", "due": ""},
+        {"name": "a", "max_attempts": 0},
+        {"name": "a", "max_attempts": True},
+        {"name": "a", "backoff": 60},
+    ],
+    ids=str,
+)
+def test_a_work_table_that_could_not_be_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match=r"WorkTable\("):
+        WorkTable(**given)

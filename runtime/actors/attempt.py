@@ -10,13 +10,15 @@ import json
 import random
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from runtime.definition import Definition, Job, name_of
 from runtime.edges import log
-from runtime.errors import Cancel, DefinitionError, PayloadInvalid, Snooze, TimedOut
+from runtime.edges.fence import Sessions, Writes
+from runtime.errors import Cancel, DefinitionError, LeaseLost, PayloadInvalid, Snooze, Stopping, TimedOut
 from runtime.model.exits import Certificate
-from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Kick, Settlement, State
+from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Kick, Lease, Settlement, State
 from runtime.model.messages import Limits
 from runtime.model.units import clip
 from runtime.registry import DEFINED
@@ -60,26 +62,40 @@ def settle_attempt(
     call: Callable[[Job, Definition, Kicks], object],
     overdue: Callable[[], Ending | None],
     certify: Callable[[Ending], Certificate],
-) -> Settlement:
-    """What becomes of the job of a claim.
+    writes: Writes,
+) -> Settlement | None:
+    """What becomes of the job of a claim; None: its handler has completed it, and nothing is to be settled.
 
     Args:
         call: calls the handler's `run`, whose kicks it adds, and returns what that returns.
         overdue: how the attempt has ended already in its supervisor's eyes, whatever the handler does.
         certify: the certificate of such an ending.
+        writes: by which the handler may have ended the job in a transaction of its own, whatever it does then.
     """
     lease = claim.lease
     kicks = Kicks(definition)
+    writes.kicks = kicks.told
     try:
         result = call(definition.decode(claim.payload), definition, kicks)
+        if writes.completed:
+            return None
         if overdue() is not None:  # the handler has swallowed what was raised in it
             raise TimedOut("went on after its time limit")  # noqa: TRY301
         done = definition.encode_result(result)
-    except Snooze as snooze:
-        return Settlement(lease=lease, ending=Ending.SNOOZED, state=State.QUEUED, delay_s=snooze.seconds)
-    except Cancel:
-        return budgets.cancelled(lease)
+    except (Snooze, Cancel, LeaseLost, Stopping) as said:
+        return None if writes.completed else _as_said(lease, said)
     except BaseException as error:  # noqa: BLE001 - SystemExit and the like are a handler's failure too
+        if writes.completed:
+            log.event(
+                "warning",
+                "attempt.failed",
+                job=lease.id,
+                kind=claim.kind,
+                attempt=claim.attempt,
+                error=type(error).__qualname__,
+                state=str(State.DONE),
+            )
+            return None
         ending = overdue()
         settlement = budgets.failed(
             lease,
@@ -94,6 +110,29 @@ def settle_attempt(
         _log(claim, settlement)
         return settlement
     return Settlement(lease=lease, ending=Ending.DONE, state=State.DONE, result=done, kicks=kicks.told())
+
+
+def writes_of(
+    claim: Claim, definition: Definition, sessions: Sessions, note_end: Callable[[bool], None]
+) -> Writes:
+    """What the attempt of a claim may write; `note_end` as of `Writes`."""
+    return Writes(
+        claim.lease,
+        sessions,
+        definition.encode_result,
+        lambda: definition.period_s(datetime.now(UTC)),
+        note_end,
+    )
+
+
+def _as_said(lease: Lease, said: Snooze | Cancel | LeaseLost | Stopping) -> Settlement:
+    match said:
+        case Snooze():
+            return Settlement(lease=lease, ending=Ending.SNOOZED, state=State.QUEUED, delay_s=said.seconds)
+        case Cancel():
+            return budgets.cancelled(lease)
+        case _:
+            return budgets.released(lease)
 
 
 def _log(claim: Claim, settlement: Settlement) -> None:

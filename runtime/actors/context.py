@@ -10,16 +10,22 @@ import math
 import numbers
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from runtime.errors import Cancel, RightMissing
+from runtime.errors import Cancel, LeaseLost, RightMissing, Stopping, TimedOut
 from runtime.model.exits import Progress
+from runtime.model.messages import Why
 from runtime.model.reach import EVERYTHING, Reach, Right
 from runtime.model.units import clip
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
+
+    from runtime.edges.fence import Transaction, Writes  # brings in psycopg
+    from runtime.edges.worktables import Row, Where
+    from runtime.model.worktables import WorkTable
 
 NOTE_CHARS = 200
 WIRE_INT = 2**63  # messages carry no larger whole numbers
@@ -40,11 +46,12 @@ class Context:
 
     __slots__ = (
         "_bound",
-        "_is_cancelled",
         "_kick",
         "_log",
         "_note_progress",
         "_reach",
+        "_why_ending",
+        "_writes",
         "attempt",
         "deadline",
         "due",
@@ -65,9 +72,10 @@ class Context:
         deadline: float | None,
         epoch: int,
         note_progress: Callable[[Progress], None],
-        is_cancelled: Callable[[], bool],
+        why_ending: Callable[[], Why | None],
         kick: Callable[[str], None],
         log: FilteringBoundLogger,
+        writes: Writes,
         reach: Reach = EVERYTHING,
     ) -> None:
         """`log` is bound to the job when the handler first asks for it, not before."""
@@ -79,10 +87,11 @@ class Context:
         self.deadline = deadline
         self.epoch = epoch
         self._note_progress = note_progress
-        self._is_cancelled = is_cancelled
+        self._why_ending = why_ending
         self._kick = kick
         self._log = log
         self._reach = reach
+        self._writes = writes
         self._bound: FilteringBoundLogger | None = None
 
     @property
@@ -94,13 +103,87 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Somebody asked for this job to be cancelled; its process is killed a second later."""
-        return self._is_cancelled()
+        """Whether this attempt has to end, and is killed soon: see `check` for why."""
+        return self._why_ending() is not None
 
     def check(self) -> None:
-        """Raise `Cancel`, which ends the job as cancelled, once that was asked for."""
-        if self._is_cancelled():
-            raise Cancel("asked for while it ran")
+        """Return while this attempt may go on. Call it before each effect outside, and now and then in long work.
+
+        Raises:
+            Cancel: the job is to be cancelled, and will be.
+            TimedOut: the time limit or the stall limit has passed, which is a failure.
+            LeaseLost: another attempt may run by now; nothing is spent.
+            Stopping: the grace of a service that stops ends within a second; the job goes back, nothing is spent.
+        """
+        match self._why_ending():
+            case "cancel":
+                raise Cancel("asked for while it ran")
+            case "timeout":
+                raise TimedOut("ran longer than its time limit")
+            case "stall":
+                raise TimedOut("reported no progress")
+            case "lost":
+                raise LeaseLost(self.id, self.epoch)
+            case "stop":
+                raise Stopping("the service stops")
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """A transaction that commits when its block ends, and only while this attempt has the job's lease.
+
+            with ctx.transaction() as tx:
+                tx.execute("update account set amount = amount - 10 where id = %s", [self.account])
+                tx.complete()  # ends the job in the same commit; leave it out where the handler goes on
+
+        It runs on a connection to Tenure's database that the attempts of a worker use one after the other, at read
+        committed. It is no place for slow work: read, compute and call others before it.
+
+        Raises:
+            LeaseLost: at the beginning or at the end; then nothing was written.
+            RightMissing: the kind declares rights, and none for the database; likewise the next two.
+            RuntimeError: another one is open, or the job is completed.
+        """
+        return self._database.transaction()
+
+    def claim(self, table: WorkTable, limit: int = 100, where: Where = None) -> list[Row]:
+        """Claim rows of a work table that are due, the longest due first: at most `limit`, itself at most 500.
+
+        It is a short transaction of its own, before the work: each row's tries are counted and its due time moved
+        ahead, so that it comes back by itself unless it is done by then. So claim only what this run will reach.
+
+            for row in ctx.claim(OUTBOX, limit=50):
+                send(row["address"])
+                with ctx.transaction() as tx:
+                    row.done(tx, sent_at=datetime.now(UTC))
+
+        Args:
+            where: columns with the values they must have, or a `psycopg.sql` condition on the table's columns.
+
+        Raises:
+            LeaseLost: another attempt of the job may run by now; nothing was claimed.
+            RuntimeError: it is called within `ctx.transaction()`, or after the job was completed.
+        """
+        return self._database.claim(table, limit, where)
+
+    def fence(self, conn: object) -> None:
+        """Let the transaction under way on `conn` commit only while this attempt has the job's lease.
+
+        `conn` is a connection of psycopg, SQLAlchemy (or a session) or Django to Tenure's database, in the
+        transaction to be fenced; call it once in each, anywhere in it but not inside a savepoint, which may be rolled
+        back. The commit of one whose lease is lost fails with SQLSTATE TEN01, as the library reports errors.
+
+        Raises:
+            LeaseLost: it is lost already.
+            TypeError: there is no connection of psycopg 3 behind `conn`.
+            ValueError: it is in no transaction.
+        """
+        self._database.fence(conn)
+
+    @property
+    def _database(self) -> Writes:
+        """What this attempt writes by, if its kind may use the database."""
+        if not self._reach.database:
+            raise RightMissing(self.kind, "database.write", self._reach.rights or ())
+        return self._writes
 
     def right(self, name: str) -> Right:
         """The right of that name, to be handed to whatever asks for one.
@@ -148,8 +231,11 @@ class Context:
 
         Raises:
             DefinitionError: this kind does not declare it, or that kind cannot be kicked; the text says what to write.
+            RuntimeError: the job is completed, and what it kicked with it.
             UnknownKind: no handler of this program has that kind.
         """
+        if self._writes.completed:
+            raise RuntimeError("the job is completed; kick before that")
         self._kick(kind)
 
     def _tracked(self, iterable: Iterable[T], total: float | None) -> Iterator[T]:

@@ -22,6 +22,7 @@ from runtime.edges.processes import Ends
 from runtime.edges.store import Store
 from runtime.errors import SchemaOutdated, StoreUnavailable
 from runtime.model.exits import EXIT_FAILED
+from runtime.model.jobs import Ending
 from runtime.model.messages import (
     AnythingLeft,
     Declare,
@@ -163,6 +164,7 @@ def _warn_of_unserved(store: Store) -> None:
 
 def _record(store: PostgresStore, record: Record) -> None:
     if record.settlements:
+        store.end_sessions([one.lease for one in record.settlements if one.ending is not Ending.DONE])
         kept = store.settle(record.settlements)
         for settlement, current in zip(record.settlements, kept, strict=True):
             if not current:

@@ -252,8 +252,10 @@ class Supervisor:
                 return fleet.Taken(name, taken)
             case fleet.Warn(name, number, why):
                 self._shared[name].board.warn(number, why)
-                if why != "cancel" and name in self._children:
+                if why in ("timeout", "stall") and name in self._children:
                     processes.signal_runner(self._children[name], self._shared[name], signals.SOFT)
+            case fleet.Hold(name, number, until_s):
+                self._shared[name].board.hold(number, int(until_s * 1e9))
             case fleet.DumpStacks(name):
                 self._shared[name].clear_stacks()
                 if name in self._children:
@@ -331,6 +333,7 @@ class Supervisor:
             progress_s=shown.progressed_ns / 1e9,
             progress=shown.progress,
             memory_bytes=resident,
+            settles=shown.settles,
         )
 
     def _known(self) -> set[int]:

@@ -25,24 +25,25 @@ import structlog
 from setproctitle import setproctitle
 
 from runtime import registry
-from runtime.actors.attempt import Kicks, settle_attempt
+from runtime.actors.attempt import Kicks, settle_attempt, writes_of
 from runtime.actors.context import Context
 from runtime.actors.surroundings import Output, Tidiness
 from runtime.config import Config
 from runtime.definition import Definition, Job
 from runtime.edges import clock, log, processes, signals
 from runtime.edges.apart import run_apart
-from runtime.edges.board import Board
+from runtime.edges.board import NEVER_NS, Board
 from runtime.edges.confinement import confine
+from runtime.edges.fence import Sessions, Writes, attempt_connection
 from runtime.edges.pipe import Pipe, Tokens
-from runtime.edges.postgres import PostgresStore, attempt_connection
+from runtime.edges.postgres import PostgresStore
 from runtime.edges.processes import Ends
 from runtime.edges.store import Store
 from runtime.errors import BadFrame, SchemaOutdated, StoreUnavailable, TimedOut
 from runtime.model.exits import EXIT_FAILED, Certificate, Progress, Verdict
 from runtime.model.jobs import Claim, Ending, Holder, Settlement, Want
 from runtime.model.messages import Limits, Ready, Stop, ToWorker, Unready, Wake
-from runtime.providers import Provided, provide_ours, unservable
+from runtime.providers import Provided, provide_each_attempt, unservable
 from runtime.registry import Registry
 from runtime.rules import budgets
 from runtime.rules import worker as rules
@@ -55,17 +56,17 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
 )
 _RECYCLE_CHECK_S = 0.5
+NEVER_S = NEVER_NS / 1e9
 
 
-provide_ours(
+provide_each_attempt(
     psycopg.Connection,
-    lambda config: attempt_connection(config.database.url),
-    each_attempt=True,
+    lambda config, lease: attempt_connection(config.database.url, lease),
     of_database=True,
 )
 _ANYWHERE = nullcontext()
 _encode_settlement = msgspec.msgpack.Encoder().encode
-_decode_settlement = msgspec.msgpack.Decoder(Settlement).decode
+_decode_settlement = msgspec.msgpack.Decoder(Settlement | None).decode
 
 
 def load_handlers(config: Config) -> tuple[Registry, dict[str, str]]:
@@ -128,12 +129,14 @@ def main(ends: Ends, spec: Spec) -> int:
     )
     database = msgspec.structs.replace(spec.config.database, url=spec.url)
     provided = Provided(msgspec.structs.replace(spec.config, database=database))
-    runner = Runner(spec.number, handlers, limits, provided, outside.board, output, ends)
+    sessions = Sessions(spec.url)
+    runner = Runner(spec.number, handlers, limits, provided, sessions, outside.board, output, ends)
     pipe.send_and_wait(Ready(kinds=limits, broken=broken, schedules=handlers.schedules))
     try:
         return _loop(spec, outside, runner)
     finally:
         provided.close()
+        sessions.close()
 
 
 def _loop(spec: Spec, outside: Outside, runner: Runner) -> int:
@@ -148,10 +151,10 @@ def _loop(spec: Spec, outside: Outside, runner: Runner) -> int:
             outside.tokens.put(message.first, len(message.claims))
             outside.pipe.send_and_wait(message)
         match action:
-            case rules.Run(claim, number, begin_by_s):
+            case rules.Run(claim, number, begin_by_s, lost_at_s):
                 event = rules.Revoked()
                 if outside.tokens.take(number):
-                    event = runner.run(claim, number, begin_by_s)
+                    event = runner.run(claim, number, begin_by_s, lost_at_s)
             case rules.Exchange():
                 heard = outside.pipe.receive()
                 for order in heard:
@@ -215,6 +218,7 @@ class Runner:
         handlers: Registry,
         limits: dict[str, Limits],
         provided: Provided,
+        sessions: Sessions,
         board: Board,
         output: Output,
         ends: Ends,
@@ -225,6 +229,7 @@ class Runner:
         self._handlers = handlers
         self._limits = limits
         self._provided = provided
+        self._sessions = sessions
         self._board = board
         self._output = output
         self._stacks_fd = ends.stacks.fd
@@ -232,6 +237,7 @@ class Runner:
         self._log = structlog.get_logger()
         self._number = 0  # of the claim whose handler may be interrupted now
         self._cpu_ns = 0  # of this process when the job began
+        self._lost_at_ns = 0  # the end of its lease when it began
         self._tidiness = Tidiness(self._on_soft_signal)
         self._listen()
 
@@ -242,7 +248,9 @@ class Runner:
         faulthandler.unregister(signals.STACKS)  # a fork knows of it, and does not have it
         faulthandler.register(signals.STACKS, file=self._stacks_fd, all_threads=True)
 
-    def run(self, claim: Claim, number: int, begin_by_s: float) -> rules.Ran | rules.Revoked:
+    def run(
+        self, claim: Claim, number: int, begin_by_s: float = NEVER_S, lost_at_s: float = NEVER_S
+    ) -> rules.Ran | rules.Revoked:
         """Run one claim from its first to its last line, with its outcome in the journal.
 
         The clock is read when the board says that it runs: a process that was stopped in between does not begin.
@@ -256,10 +264,12 @@ class Runner:
         if clock.now_s() >= begin_by_s:
             self._board.end()
             return rules.Revoked()
+        self._lost_at_ns = int(lost_at_s * 1e9)
         confined = self._handlers.get(claim.kind).reach.is_confined
         settlement = (self._confined_attempt if confined else self._attempt)(claim, number)
         self._output.end(number)
-        safe = self._board.note(settlement)
+        safe = settlement is None or self._board.note(settlement)
+        self._sessions.reset()
         self._tidiness.restore()
         if safe:
             self._board.end()
@@ -269,26 +279,32 @@ class Runner:
 
     def _attempt(
         self, claim: Claim, number: int, within: AbstractContextManager[None] = _ANYWHERE
-    ) -> Settlement:
+    ) -> Settlement | None:
+        definition = self._handlers.get(claim.kind)
+        writes = writes_of(
+            claim, definition, self._sessions, lambda ends: self._board.settle(number if ends else 0)
+        )
+
         def call(job: Job, definition: Definition, kicks: Kicks) -> object:
             with within:
-                return self._call_handler(claim, number, job, definition, kicks)
+                return self._call_handler(claim, number, job, definition, kicks, writes)
 
         return settle_attempt(
             claim,
-            self._handlers.get(claim.kind),
+            definition,
             self._limits[claim.kind],
             call,
             lambda: self._overdue(number),
             self._certify,
+            writes,
         )
 
-    def _confined_attempt(self, claim: Claim, number: int) -> Settlement:
+    def _confined_attempt(self, claim: Claim, number: int) -> Settlement | None:
         """The attempt in a fork, which can never have back what it gives up for the kind."""
         self._output.expect()
         work = partial(self._attempt_apart, claim, number)
         settlement = _decode_settlement(run_apart(self._board, self._kept, self._listen, work))
-        if settlement.lease != claim.lease:
+        if settlement is not None and settlement.lease != claim.lease:
             raise BadFrame(f"the attempt of {claim.lease.id} settled {settlement.lease.id}")
         return settlement
 
@@ -296,6 +312,7 @@ class Runner:
         """In the fork: the same attempt, with values of its own for what the handler asks for."""
         setproctitle(f"tenure: attempt of worker {self._worker} {claim.kind} {claim.lease.id}")
         self._pid, self._cpu_ns = os.getpid(), processes.cpu_ns()
+        self._sessions = self._sessions.anew()
         return _encode_settlement(self._attempt(claim, number, self._confined(claim.kind)))
 
     @contextmanager
@@ -307,29 +324,31 @@ class Runner:
         try:
             yield
         finally:
+            self._sessions.close()
             self._provided.close()
 
     def _call_handler(
-        self, claim: Claim, number: int, job: Job, definition: Definition, kicks: Kicks
+        self, claim: Claim, number: int, job: Job, definition: Definition, kicks: Kicks, writes: Writes
     ) -> object:
         """Run the handler; while it runs, and only then, the soft signal may interrupt it."""
-        context = self._context(claim, number, self._limits[claim.kind], kicks)
+        context = self._context(claim, number, self._limits[claim.kind], kicks, writes)
         try:
             if not definition.needs:
                 self._number = number
                 return job.run(context)
             with ExitStack() as attempt:
-                arguments = self._provided.arguments(definition, attempt)
+                arguments = self._provided.arguments(definition, claim.lease, attempt)
                 self._number = number
                 result = job.run(context, **arguments)
                 self._number = 0
                 return result
         finally:
             self._number = 0
+            writes.end()
             if os.getpid() != self._pid:
                 os._exit(EXIT_FAILED)  # a fork of the handler's that came out of it: there is one worker
 
-    def _context(self, claim: Claim, number: int, limits: Limits, kicks: Kicks) -> Context:
+    def _context(self, claim: Claim, number: int, limits: Limits, kicks: Kicks, writes: Writes) -> Context:
         return Context(
             id=claim.lease.id,
             kind=claim.kind,
@@ -339,10 +358,11 @@ class Runner:
             deadline=time.monotonic() + limits.timeout_s,
             epoch=claim.lease.epoch,
             note_progress=self._note_progress,
-            is_cancelled=lambda: self._board.is_cancelled(number),
+            why_ending=lambda: self._board.why_ending(number, clock.now_ns(), self._lost_at_ns),
             kick=kicks.add,
             log=self._log,
             reach=self._handlers.get(claim.kind).reach,
+            writes=writes,
         )
 
     def _overdue(self, number: int) -> Ending | None:

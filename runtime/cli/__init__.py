@@ -19,6 +19,7 @@ import typer
 
 from runtime.cli import jobs, output, service, state
 from runtime.cli.schedules import schedules
+from runtime.cli.worktables import worktable
 from runtime.errors import ConfigError, DefinitionError, Error, PayloadInvalid, UnknownKind
 from runtime.model.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
@@ -85,6 +86,7 @@ def _app() -> typer.Typer:
     ):
         app.command()(command)
     app.add_typer(schedules)
+    app.add_typer(worktable)
     return app
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runtime.cli import output
-from runtime.cli.settings import ConfigPath, JobId, Json, Kind, Limit, WrongUse, settings
+from runtime.cli.settings import ConfigPath, JobId, Json, Kind, Limit, WrongUse, handlers, settings
 from runtime.model.exits import EXIT_FAILED, EXIT_OK
 from runtime.model.jobs import PRIORITIES, JobView, State
 
@@ -267,11 +265,8 @@ def _handlers(config: Config, wanted: str) -> Registry:
         UnknownKind: `wanted` is none of them; the text names the modules that could not be imported.
     """
     from runtime.errors import UnknownKind
-    from runtime.registry import load, search_path
 
-    sys.path[:0] = search_path(config.path)
-    with contextlib.redirect_stdout(sys.stderr):  # what modules print is no result of ours
-        registry, broken = load(config.service.handlers)
+    registry, broken = handlers(config)
     lacking = [f"{_left_out(what)}: {text.splitlines()[-1]}" for what, text in broken.items()]
     if wanted not in registry.kinds and broken:
         raise WrongUse("; ".join([str(UnknownKind(wanted, registry.kinds)), *lacking]))

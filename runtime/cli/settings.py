@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,7 @@ from runtime.model.exits import EXIT_USAGE
 
 if TYPE_CHECKING:
     from runtime.config import Config
+    from runtime.registry import Registry
 
 
 class WrongUse(typer.TyperException):
@@ -53,3 +56,12 @@ def settings(path: Path | None) -> Config:
     from runtime.config import load
 
     return load(path, os.environ, Path.cwd())
+
+
+def handlers(config: Config) -> tuple[Registry, dict[str, str]]:
+    """The kinds of the configured modules, and why each of these that cannot be imported could not."""
+    from runtime.registry import load, search_path
+
+    sys.path[:0] = search_path(config.path)
+    with contextlib.redirect_stdout(sys.stderr):  # what modules print is no result of ours
+        return load(config.service.handlers)

@@ -11,14 +11,13 @@ import mmap
 import os
 import tempfile
 import zlib
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from runtime.model.exits import Progress
 from runtime.model.jobs import Settlement
-
-Why = Literal["timeout", "stall", "cancel"]
+from runtime.model.messages import Why
 
 NEVER_NS = 2**62  # a start that no clock will reach
 
@@ -28,11 +27,12 @@ PROGRESS_AT = 1024  # offset in the page
 PROGRESS_MAX = 1024  # bytes
 ENTRY_HEAD = 8  # bytes before an outcome in the journal: its length and its CRC-32, big-endian
 
-# Words of 8 bytes. The last three belong to the supervisor, the others to the worker.
-_NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _RUNNER, _TIMEOUT, _STALL, _CANCEL = (
-    range(11)
-)
-_WORDS = 11
+# Words of 8 bytes. The last six belong to the supervisor, the others to the worker.
+_NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _RUNNER, _SETTLES = range(9)
+_TIMEOUT, _STALL, _CANCEL, _STOP, _HELD_TO, _HELD_UNTIL = range(9, 15)
+_WORDS = 15
+
+_WORD_OF: dict[Why, int] = {"timeout": _TIMEOUT, "stall": _STALL, "cancel": _CANCEL, "stop": _STOP}
 
 _encode_settlement = msgspec.msgpack.Encoder().encode
 _decode_settlement = msgspec.msgpack.Decoder(Settlement).decode
@@ -56,6 +56,7 @@ class Shown(NamedTuple):
     cpu_ns: int  # CPU time that the process had used when it began
     progressed_ns: int  # when it last reported progress; 0: not yet
     progress: Progress | None
+    settles: bool  # its handler may have settled it already
 
 
 class Board:
@@ -79,6 +80,7 @@ class Board:
         words[_PROGRESSED] = 0
         words[_LENGTH] = 0
         words[_SEQUENCE] = (words[_SEQUENCE] | 1) + 1  # even, also when a report before was broken off
+        words[_SETTLES] = 0
         words[_NUMBER] = number
 
     def end(self) -> None:
@@ -87,6 +89,10 @@ class Board:
     def linger(self) -> None:
         """What is on the board has ended and is not settled: it is still there, and no limit runs for it."""
         self._words[_STARTED] = NEVER_NS
+
+    def settle(self, number: int) -> None:
+        """Claim `number` may be settled by its own handler from here on; 0: it is not after all."""
+        self._words[_SETTLES] = number
 
     def show(self, progress: Progress, now_ns: int) -> None:
         """Report progress: the newest replaces the one before.
@@ -134,8 +140,20 @@ class Board:
     def is_stalled(self, number: int) -> bool:
         return self._words[_STALL] == number
 
-    def is_cancelled(self, number: int) -> bool:
-        return self._words[_CANCEL] == number
+    def why_ending(self, number: int, now_ns: int, until_ns: int) -> Why | None:
+        """Why claim `number` may not go on; None: it may.
+
+        `until_ns` is when its lease ends, unless the supervisor has had it renewed since.
+        """
+        words = self._words
+        if words[_HELD_TO] >= number:  # read before the moment, which is written before it
+            until_ns = max(until_ns, words[_HELD_UNTIL])
+        if now_ns >= until_ns:
+            return "lost"
+        for why, word in _WORD_OF.items():
+            if words[word] == number or (why == "stop" and words[word] > number):
+                return why
+        return None
 
     # -- the supervisor's side
 
@@ -149,10 +167,17 @@ class Board:
         words = self._words
         for _ in range(100):
             number = words[_NUMBER]
-            shown = Shown(number, words[_STARTED], words[_CPU], words[_PROGRESSED], self._read_progress())
+            shown = Shown(
+                number,
+                words[_STARTED],
+                words[_CPU],
+                words[_PROGRESSED],
+                self._read_progress(),
+                0 < number == words[_SETTLES],
+            )
             if words[_NUMBER] == number:
                 return shown
-        return Shown(words[_NUMBER], words[_STARTED], words[_CPU], 0, None)
+        return Shown(words[_NUMBER], words[_STARTED], words[_CPU], 0, None, settles=False)
 
     def _read_progress(self) -> Progress | None:
         for _ in range(100):
@@ -186,8 +211,13 @@ class Board:
         return tuple(settlements)
 
     def warn(self, number: int, why: Why) -> None:
-        """Tell the worker why claim `number` is to end."""
-        self._words[{"timeout": _TIMEOUT, "stall": _STALL, "cancel": _CANCEL}[why]] = number
+        """Tell the worker why claim `number` is to end; a stop is meant for all up to it."""
+        self._words[_WORD_OF[why]] = number
+
+    def hold(self, number: int, until_ns: int) -> None:
+        """Tell the worker how long the leases of its claims up to `number` last."""
+        self._words[_HELD_UNTIL] = until_ns
+        self._words[_HELD_TO] = number
 
     def wipe(self) -> None:
         """Ready for the next worker of the slot."""

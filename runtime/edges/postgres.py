@@ -31,7 +31,7 @@ from runtime.edges.pushing import (
     push_new,
     push_unique,
 )
-from runtime.edges.statements import array
+from runtime.edges.statements import array, session_name
 from runtime.errors import StoreUnavailable
 from runtime.model.exits import Progress
 from runtime.model.jobs import (
@@ -115,13 +115,13 @@ class PostgresStore:
         self._lanes_after: Lane = (-1, "")
 
     @classmethod
-    def over(cls, conn: psycopg.Connection[Any]) -> Self:
-        """A store on the caller's connection, within the caller's transaction. For `push` and `kick` only.
+    def over(cls, conn: psycopg.Connection[Any], clock: Callable[[], datetime] | None = None) -> Self:
+        """A store on the caller's connection, within the caller's transaction. For `push`, `kick` and `send` only.
 
         It neither commits nor closes. What breaks a rule raises `ValueError` and, like any refused
         statement, leaves the caller's transaction to be rolled back.
         """
-        store = cls("", prepare=False)
+        store = cls("", clock=clock, prepare=False)
         store._conn = conn
         store._borrowed = True
         return store
@@ -435,6 +435,10 @@ class PostgresStore:
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
         return list(self.exchange(settlements, None).kept)
 
+    def send(self, settlement: Settlement) -> None:
+        """Settle in the caller's transaction, which holds the lease; in a pipeline without waiting for the answer."""
+        self._settle(self._open(), [settlement])
+
     def finish(self, claim: Claim, error: str | None = None) -> bool:
         [kept] = self.settle([values.finishing(claim, error)])
         return kept
@@ -583,8 +587,17 @@ class PostgresStore:
         with conn.transaction():
             leases = [Lease(*row) for row in self._cursor(conn, statements.EXPIRED, {"limit": limit})]
             if leases:
+                self._end_sessions(conn, leases)
                 self._settle(conn, [_lost(lease) for lease in leases])
         return leases
+
+    def end_sessions(self, leases: Sequence[Lease]) -> int:
+        return self._transact(lambda conn: self._end_sessions(conn, leases)) if leases else 0
+
+    def _end_sessions(self, conn: psycopg.Connection[Any], leases: Sequence[Lease]) -> int:
+        names = array(map(session_name, leases))
+        [[ended]] = self._cursor(conn, statements.END_SESSIONS, {"names": names}).fetchall()
+        return int(ended)
 
     def overdue(self, limit: int = 100) -> list[ScheduleView]:
         return list(map(_schedule, self._rows(statements.OVERDUE, limit=limit)))
@@ -650,14 +663,6 @@ class PostgresStore:
             if self._run(statements.PRUNE_REST, finished_s=finished_s, limit=REST_ROWS) < REST_ROWS:
                 break
         return dropped
-
-
-@contextmanager
-def attempt_connection(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection for one attempt of a handler: committed when `run` returns, rolled back when it raises."""
-    own: dict[str, Any] = {**KEEPALIVE, "application_name": "tenure handler", **conninfo_to_dict(url)}
-    with psycopg.connect(**own) as conn:
-        yield conn
 
 
 async def push_over(conn: psycopg.AsyncConnection[Any], push: Push[T]) -> T:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from runtime.model.jobs import Lease
+
 SESSION = """
 -- Set up a connection of our own.
 -- Holds: times come back in UTC. A transaction pooler tracks this setting, too.
@@ -318,14 +320,14 @@ select id::text, epoch, (select count(pg_notify('tenure', word)) from words) fro
 RENEW = """
 -- Let leases end later; those that are held, and whether their cancel was asked for.
 -- Holds: the fence. No index is touched (a HOT update): the end of a lease is in none.
--- Locks: the renewed rows.
+-- Locks: the renewed rows, so weakly that it waits for no commit that is fenced by one of them.
 with held as (
     select j.id
     from tenure.job j
     join unnest(%(ids)s::uuid[], %(epochs)s::int[]) as t (id, epoch) on j.id = t.id and j.epoch = t.epoch
     where j.lease_until is not null
     order by j.id
-    for update of j
+    for no key update of j
 )
 update tenure.job j
 set lease_until = coalesce(%(now)s::timestamptz, now()) + make_interval(secs => %(lease_s)s::float8)
@@ -372,6 +374,29 @@ with held as (
 select id, (select count(pg_notify('tenure', word)) from words) from held
 """
 
+FENCE = """
+-- Let the transaction under way commit only while a lease is current; SQLSTATE TEN01 when it is lost.
+-- Holds: the lease is looked at inside the commit, by a deferred trigger, so nothing is between look and commit.
+-- Locks: nothing now; the job's row during the commit, from settling and reclaiming, not from renewing.
+-- Needs: that whoever ends a lease locks the row "for update" before, or deletes it. Then the weak lock waits for
+--   one that is doing so, and fails at an isolation level whose snapshot shows the lease as it was.
+select tenure.fence(%(id)s::uuid, %(epoch)s::int)
+"""
+
+HOLD = """
+-- Look at the lease that fences this transaction now, and hold it until the end.
+-- Locks: the job's row.
+set constraints tenure.lease_is_current immediate
+"""
+
+END_SESSIONS = """
+-- End the sessions that write for attempts which have been replaced; how many there were.
+-- Holds: it touches sessions of this user in this database only, which every user may end.
+select count(pg_terminate_backend(pid)) from pg_stat_activity
+where application_name = any (%(names)s::text[])
+    and datname = current_database() and usename = current_user and pid <> pg_backend_pid()
+"""
+
 HELD_BY = """
 -- The leases of one worker.
 -- Needs: job_running.
@@ -402,7 +427,7 @@ order by id
 PROGRESS = """
 -- Record how far attempts have come.
 -- Holds: the fence. No index is touched.
--- Locks: the rows of these attempts.
+-- Locks: the rows of these attempts, as RENEW does.
 with held as (
     select j.id, t.progress
     from tenure.job j
@@ -410,7 +435,7 @@ with held as (
         on j.id = t.id and j.epoch = t.epoch
     where j.lease_until is not null
     order by j.id
-    for update of j
+    for no key update of j
 )
 update tenure.job j set progress = held.progress::jsonb from held where j.id = held.id
 """
@@ -901,6 +926,86 @@ delete from tenure.finished_rest where ctid = any (array(
     for update skip locked
 ))
 """
+
+
+# -- work tables: names in braces are put in by `worktables.py`, as identifiers
+
+CLAIM_ROWS = """
+-- Claim due rows: count a try, and let each be due again after the delay of that try.
+-- Holds: a row goes to one claim; nothing that is done with it later is undone by this one's failure.
+-- Locks: just the rows it returns, until the end of this transaction; one that somebody holds is skipped.
+-- Needs: an index on the due column.
+with picked as (
+    select {key} as key, {due} as was_due from {table}
+    where {due} <= coalesce(%(now)s::timestamptz, now()) and {attempts} < %(max_attempts)s::int and {where}
+    order by {due}
+    limit %(limit)s::int
+    for update skip locked
+), claimed as (
+    update {table} as t set
+        {attempts} = t.{attempts} + 1,
+        {version} = t.{version} + 1,
+        {due} = coalesce(%(now)s::timestamptz, now())
+            + make_interval(secs => (%(delays)s::float8[])[t.{attempts} + 1])
+    from picked where t.{key} = picked.key
+    returning t.*
+)
+select claimed.* from claimed join picked on picked.key = claimed.{key} order by picked.was_due, picked.key
+"""
+
+WRITE_ROW = """
+-- Change a row of the version that is expected; its new version.
+-- Locks: that row.
+update {table} set {version} = {version} + 1{assignments}
+where {key} = %(key)s and {version} = %(version)s
+returning {version}
+"""
+
+REMOVE_ROW = """
+-- Take a row of the version that is expected out; its version.
+-- Locks: that row.
+delete from {table} where {key} = %(key)s and {version} = %(version)s returning {version}
+"""
+
+STUCK_ROWS = """
+-- Rows that no claim takes any more and that are not done, the longest due first.
+select {key}::text, {attempts}, {version}, {due} from {table}
+where {due} <= now() and {attempts} >= %(max_attempts)s::int
+order by {due} limit %(limit)s::int
+"""
+
+REQUEUE_STUCK = """
+-- Let all stuck rows be due now, with all their attempts; how many.
+-- Locks: those rows.
+update {table} set {due} = now(), {attempts} = 0, {version} = {version} + 1
+where {due} <= now() and {attempts} >= %(max_attempts)s::int
+"""
+
+REQUEUE_ROW = """
+-- Let a row be due now, with all its attempts, whatever it was.
+-- Locks: that row.
+update {table} set {due} = now(), {attempts} = 0, {version} = {version} + 1 where {key} = %(key)s
+"""
+
+COLUMNS = """
+-- The columns of a table: name, type, whether not null, default.
+select a.attname, format_type(a.atttypid, null), a.attnotnull, pg_get_expr(d.adbin, d.adrelid)
+from pg_attribute a left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
+where a.attrelid = to_regclass(%(table)s) and a.attnum > 0 and not a.attisdropped
+order by a.attnum
+"""
+
+INDEXES = """
+-- The first columns of a table's usable indexes, and whether each alone is unique.
+select a.attname, i.indisunique and i.indnkeyatts = 1 and i.indpred is null
+from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+where i.indrelid = to_regclass(%(table)s) and i.indisvalid
+"""
+
+
+def session_name(lease: Lease) -> str:
+    """The `application_name` of a session that writes for an attempt; `tenure.fence` sets the same."""
+    return f"tenure job {lease.id} {lease.epoch}"
 
 
 def array(items: Iterable[str | float | datetime | None]) -> str:

@@ -230,8 +230,12 @@ class Store(Protocol):
         """Take back up to `limit` leases that have run out, from the job rows alone.
 
         Each goes back to its place in the queue, as an interruption with the ending `lease_lost`
-        (or to cancelled, when that was asked).
+        (or to cancelled, when that was asked). The database sessions of these attempts are ended.
         """
+        ...
+
+    def end_sessions(self, leases: Sequence[Lease]) -> int:
+        """End the database sessions in which these attempts still write; how many there were."""
         ...
 
     def overdue(self, limit: int = 100) -> list[ScheduleView]:

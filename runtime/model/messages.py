@@ -7,10 +7,14 @@ moment is not a message but a word on its board (`edges/board.py`): a short job 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from runtime.model.exits import Progress
 from runtime.model.jobs import Holder, Lease, NewSchedule, NodeView, Settlement
+
+Why = Literal["timeout", "stall", "cancel", "stop", "lost"]  # an attempt has to end
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True, forbid_unknown_fields=True):

@@ -31,6 +31,7 @@ class Glance:
     progress: Progress | None = None
     memory_bytes: int = 0  # resident now; 0 when not asked for
     cpu_s: float = 0.0  # CPU time of the process when the job began
+    settles: bool = False  # its handler may have settled it itself: then it has no lease to lose
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ class Bounds:
 def verdict(batch: Batch, glance: Glance, limits: Limits, bounds: Bounds, now_s: float) -> Verdict | None:
     """Why the running job may not go on, the strongest reason first; None: it may."""
     memory_bytes = bounds.memory_of(limits)
-    if glance.number in batch.lost or now_s >= bounds.fence_at_s(batch):
+    lost = glance.number in batch.lost and not glance.settles
+    if lost or now_s >= bounds.fence_at_s(batch):
         return Verdict.FENCED
     if memory_bytes and glance.memory_bytes > memory_bytes:
         return Verdict.MEMORY

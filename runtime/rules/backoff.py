@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+from runtime.model.backoff import Backoff
 from runtime.model.messages import Limits
 
 
@@ -16,10 +15,5 @@ def retry_delay_s(failures: int, limits: Limits, chance: float) -> float:
     Args:
         chance: drawn evenly from 0 up to, not including, 1; decides the jitter.
     """
-    if limits.delay_first_s <= 0:
-        return 0.0
-    try:
-        uncapped_s = limits.delay_first_s * float(limits.delay_factor) ** (failures - 1)
-    except OverflowError:  # a float holds no more than 2**1024, which is some hundred failures away
-        uncapped_s = math.inf
-    return min(uncapped_s, limits.delay_cap_s) * (1 + limits.jitter * chance)
+    backoff = Backoff(limits.delay_first_s, limits.delay_factor, limits.delay_cap_s)
+    return backoff.delay_s(failures) * (1 + limits.jitter * chance)

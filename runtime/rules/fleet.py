@@ -13,7 +13,7 @@ from typing import Literal
 
 from runtime.model.exits import EXIT_OK, Exit, Progress
 from runtime.model.jobs import Lease, NodeView
-from runtime.model.messages import Declare, FromChild, Held, Limits, Record, ToChild
+from runtime.model.messages import Declare, FromChild, Held, Limits, Record, ToChild, Why
 from runtime.rules.attempts import Batch, Bounds, Glance, Intent, Remains
 from runtime.rules.restart import Health, RestartPolicy
 
@@ -155,11 +155,23 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """Tell a handler, on its board and by a soft signal, that its time is up or that it is cancelled."""
+    """Tell a handler on its board, and by a soft signal when its time is up, why it has to end.
+
+    A stop is meant for all claims up to `number`.
+    """
 
     name: str
     number: int
-    why: Literal["timeout", "stall", "cancel"]
+    why: Why
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Tell a worker, on its board, how long the leases of its claims up to `number` last."""
+
+    name: str
+    number: int
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +193,7 @@ class Finish:
     code: int
 
 
-Effect = Spawn | Say | Kill | Look | Revoke | Warn | DumpStacks | Log | Finish
+Effect = Spawn | Say | Kill | Look | Revoke | Warn | Hold | DumpStacks | Log | Finish
 
 
 # -- what is remembered
@@ -227,6 +239,7 @@ class State:
     code: int = EXIT_OK
     stop_asked_s: float = 0.0
     stop_by_s: float = float("inf")
+    warn_at_s: float = float("inf")  # when running jobs are told that the grace of a stop ends
     records: deque[Record] = field(default_factory=deque[Record])  # not yet confirmed, in order
     tries: tuple[int, int] = (0, 0)  # the first of them, and how many schedulers died with it before them
     record_number: int = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from runtime.model.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Verdict
 from runtime.model.messages import Stop
 from runtime.rules.attempts import Intent
-from runtime.rules.fleet import SCHEDULER, Effect, Finish, Log, Revoke, Say, Slot, State, kill
+from runtime.rules.fleet import SCHEDULER, Effect, Finish, Log, Revoke, Say, Slot, State, Warn, kill
 
 SECOND_STOP_S = 0.25  # stop signals closer together than this are one
 FORCED_S = 1.5  # a forced stop waits so long for its releases to be written
@@ -22,6 +22,7 @@ def ask_stop(state: State, now_s: float, out: list[Effect]) -> None:
         state.phase = "draining"
         state.stop_asked_s = now_s
         state.stop_by_s = now_s + state.settings.grace_s
+        state.warn_at_s = max(state.stop_by_s - state.settings.kill_after_s, now_s)
         out.append(Log("info", "service.drains", {"grace_s": state.settings.grace_s}))
         for slot in state.workers:
             stop_worker(slot, out)
@@ -55,6 +56,13 @@ def _force(state: State, now_s: float, code: int, out: list[Effect]) -> None:
 def advance_stop(state: State, now_s: float, out: list[Effect]) -> None:
     if state.phase not in ("draining", "forced", "closing"):
         return
+    if now_s >= state.warn_at_s:
+        state.warn_at_s = float("inf")
+        out += [
+            Warn(slot.name, max(slot.batch.claims), "stop")
+            for slot in state.workers
+            if slot.batch and slot.batch.claims
+        ]
     if state.phase != "closing" and not state.records and not any(slot.alive for slot in state.workers):
         state.phase = "closing"
         state.stop_by_s = now_s + CLOSING_S
@@ -74,7 +82,7 @@ def advance_stop(state: State, now_s: float, out: list[Effect]) -> None:
 
 def finish(state: State, out: list[Effect]) -> None:
     state.phase = "finished"
-    state.stop_by_s = float("inf")
+    state.stop_by_s = state.warn_at_s = float("inf")
     if state.code == EXIT_OK and state.unhealthy:
         state.code = EXIT_FAILED
     out.append(Finish(state.code))

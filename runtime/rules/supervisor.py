@@ -53,6 +53,7 @@ from runtime.rules.fleet import (
     Exited,
     Garbled,
     Heard,
+    Hold,
     Log,
     Look,
     Looked,
@@ -119,7 +120,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, list[Effect]]
 
 def next_at(state: State) -> float:
     """The moment (monotonic seconds) of the next Tick, unless something happens before."""
-    moments = [state.stop_by_s, *(slot.check_at_s for slot in state.slots.values())]
+    moments = [state.stop_by_s, state.warn_at_s, *(slot.check_at_s for slot in state.slots.values())]
     for slot in state.slots.values():
         health = state.health[role_of(slot.name)]
         if slot.phase == "waiting" and _is_wanted(state, slot) and not _is_gated(state, slot):
@@ -339,6 +340,7 @@ def _after_renewal(state: State, message: Renewals, out: list[Effect]) -> None:
         if batch is None or not any(held.lease in asked for held in batch.claims.values()):
             continue
         batch.confirmed_s = max(batch.confirmed_s, message.sent_s)
+        out.append(Hold(slot.name, max(batch.claims), state.settings.bounds.fence_at_s(batch)))
         lost = {number for lease in message.lost if (number := batch.number_of(lease)) is not None}
         if lost:
             batch.lost |= lost
@@ -459,6 +461,8 @@ def _after_worker(state: State, slot: Slot, event: Exited, out: list[Effect]) ->
             "retry_in_s": round(settled.delay_s, 3),
             "how": str(event.exit),
         }
+        if remains.glance.settles:
+            fields["unless"] = "its handler had completed it"
         out.append(Log("warning", "attempt.ended", fields))
     if slot.pid is not None and slot.kinds:  # before it is ready it has claimed nothing
         holder = Holder(state.settings.node, _worker_number(slot.name), slot.pid)

@@ -15,7 +15,7 @@ from runtime.model.exits import EXIT_OK, EXIT_RECYCLED
 from runtime.model.jobs import Claim, Settlement
 from runtime.model.messages import Claimed, Held, Stop, Wake
 from runtime.rules import batch
-from runtime.rules.lease import begin_by_s
+from runtime.rules.lease import begin_by_s, fence_at_s
 
 SETTLE_WITHIN_S = 0.05  # an outcome waits no longer than this for the rest of its batch
 REWIND_SHARE = 0.05  # of the time, at most, goes into claims from the head of the queue
@@ -57,7 +57,7 @@ class Lost:
 class Ran:
     """The job that was to be run has ended."""
 
-    settlement: Settlement
+    settlement: Settlement | None  # None: it has settled itself
     took_s: float
     safe: bool = True  # the outcome is in the journal and would outlive this process
 
@@ -89,6 +89,7 @@ class Run:
     claim: Claim
     number: int  # claims of one worker are numbered from 1; a number is never used twice
     begin_by_s: float  # monotonic seconds
+    lost_at_s: float  # the end of its lease, unless that is renewed
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,10 @@ def hear(state: State, message: Wake | Stop) -> None:
 
 
 def _after_run(state: State, event: Ran, now_s: float) -> None:
-    if not state.outcomes:
-        state.oldest_s = now_s
-    state.outcomes.append(event.settlement)
+    if event.settlement is not None:
+        if not state.outcomes:
+            state.oldest_s = now_s
+        state.outcomes.append(event.settlement)
     state.settle_now |= not event.safe
     state.jobs += 1
     state.done += 1
@@ -226,7 +228,7 @@ def _next(state: State, now_s: float) -> Action:
         begin_by = begin_by_s(state.sent_s, state.lease_s)
         if now_s < begin_by:
             state.number += 1
-            return Run(state.batch.popleft(), state.number, begin_by)
+            return Run(state.batch.popleft(), state.number, begin_by, fence_at_s(state.sent_s, state.lease_s))
         _drop_batch(state)  # a stopped process woke up: these leases may be another's by now
         state.recover = True  # those that are not go back
     leaving = state.stopping or _is_spent(state)

@@ -145,7 +145,7 @@ class Supervisor(Process):
                 child = self.children.get(name)
                 if isinstance(child, Worker):
                     child.warn(number, why)
-            case fleet.DumpStacks():
+            case fleet.DumpStacks() | fleet.Hold():
                 pass
             case fleet.Log(_, what, fields):
                 self.world.say(self.name, what, fields)

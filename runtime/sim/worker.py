@@ -13,7 +13,7 @@ from typing import Literal
 from runtime.edges.lanes import Lanes
 from runtime.model.exits import EXIT_FAILED, Exit, Progress
 from runtime.model.jobs import Claim, Ending, Exchanged, Failure, Holder, Kick, Settlement, State, Want
-from runtime.model.messages import FromWorker, Limits, Ready, ToWorker
+from runtime.model.messages import FromWorker, Limits, Ready, ToWorker, Why
 from runtime.rules import budgets, worker
 from runtime.rules.attempts import Glance, Remains
 from runtime.rules.batch import Pace
@@ -159,15 +159,19 @@ class Worker(Process):
             self.waiting = False
             self._feed(worker.Waited())
 
-    def warn(self, number: int, why: Literal["timeout", "stall", "cancel"]) -> None:
+    def warn(self, number: int, why: Why) -> None:
         self.after(REACTS_S, "warned", self._obey, number, why)
 
-    def _obey(self, number: int, why: Literal["timeout", "stall", "cancel"]) -> None:
+    def _obey(self, number: int, why: Why) -> None:
         running = self.running
-        if running is None or running.number != number or not running.obeys or running.run.end_s is not None:
+        if running is None or not running.obeys or running.run.end_s is not None:
             return
         claim = running.claim
-        if why == "cancel":
+        if why == "stop" and running.number <= number:
+            self._end(running, budgets.released(claim.lease))
+        elif running.number != number:
+            return
+        elif why == "cancel":
             self._end(running, budgets.cancelled(claim.lease))
         else:
             ending = Ending.TIMED_OUT if why == "timeout" else Ending.STALLED

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from runtime import NO_RETRY, Context, Filesystem, Job, Retry, fixed, job
+from runtime import NO_RETRY, Context, Filesystem, Job, Retry, WorkTable, fixed, job
+
+OUTBOX = WorkTable("outbox", max_attempts=2)
 
 
 @job("cli.scale", retry=Retry(2, fixed(1)), timeout=90, queue="images", priority=3)

@@ -54,7 +54,7 @@ def test_a_second_mapping_of_the_same_file_reads_what_the_first_one_wrote(board:
     board.show(Progress(1, 2, "note"), now_ns=13)
     board.note(settled(1, '{"a": 1}'))
     assert other.number == 7
-    assert other.read() == Shown(7, 11, 5, 13, Progress(1, 2, "note"))
+    assert other.read() == Shown(7, 11, 5, 13, Progress(1, 2, "note"), settles=False)
     assert other.journal() == (settled(1, '{"a": 1}'),)
     other.close()
 
@@ -64,7 +64,7 @@ def test_a_job_finds_no_progress_of_the_one_before(board: Board) -> None:
     board.show(Progress(5), 11)
     board.end()
     board.begin(2, 20, 0)
-    assert board.read() == Shown(2, 20, 0, 0, None)
+    assert board.read() == Shown(2, 20, 0, 0, None, settles=False)
 
 
 def test_a_warning_is_for_one_claim_and_one_reason(board: Board) -> None:
@@ -73,7 +73,32 @@ def test_a_warning_is_for_one_claim_and_one_reason(board: Board) -> None:
     board.warn(5, "cancel")
     assert [board.is_timed_out(n) for n in (3, 4, 5)] == [True, False, False]
     assert [board.is_stalled(n) for n in (3, 4, 5)] == [False, True, False]
-    assert [board.is_cancelled(n) for n in (3, 4, 5)] == [False, False, True]
+    assert [board.why_ending(n, 1, 2) for n in (3, 4, 5, 6)] == ["timeout", "stall", "cancel", None]
+
+
+def test_a_stop_is_for_all_claims_up_to_one(board: Board) -> None:
+    board.warn(4, "stop")
+    assert [board.why_ending(n, 1, 2) for n in (3, 4, 5)] == ["stop", "stop", None]
+
+
+def test_a_lease_lasts_until_its_own_end_or_that_of_its_renewal(board: Board) -> None:
+    assert board.why_ending(1, 99, 100) is None
+    assert board.why_ending(1, 100, 100) == "lost"
+    board.hold(1, 200)
+    assert [board.why_ending(1, now, 100) for now in (199, 200)] == [None, "lost"]
+    assert board.why_ending(2, 199, 100) == "lost", "the renewal was of an earlier claim"
+
+
+def test_a_handler_that_settles_its_claim_says_so_until_the_next_one_begins(board: Board) -> None:
+    board.begin(1, 10, 0)
+    assert not board.read().settles
+    board.settle(1)
+    assert board.read().settles
+    board.settle(0)
+    assert not board.read().settles
+    board.settle(1)
+    board.begin(2, 20, 0)
+    assert not board.read().settles
 
 
 def test_a_wiped_board_says_nothing(board: Board) -> None:
@@ -82,7 +107,7 @@ def test_a_wiped_board_says_nothing(board: Board) -> None:
     board.note(settled(1))
     board.warn(1, "timeout")
     board.wipe()
-    assert board.read() == Shown(0, 0, 0, 0, None)
+    assert board.read() == Shown(0, 0, 0, 0, None, settles=False)
     assert board.journal() == ()
     assert not board.is_timed_out(1)
 
@@ -124,7 +149,7 @@ def test_a_report_that_a_dead_writer_left_half_written_is_not_shown(board: Board
     sequence = int.from_bytes(os.pread(board.fd, 8, SEQUENCE_AT), sys.byteorder)
     os.pwrite(board.fd, (sequence + 1).to_bytes(8, sys.byteorder), SEQUENCE_AT)
     os.pwrite(board.fd, b"b" * 20, PROGRESS_AT + 30)
-    assert board.read() == Shown(1, 1, 1, 1, None)
+    assert board.read() == Shown(1, 1, 1, 1, None, settles=False)
 
 
 def test_a_report_that_was_broken_off_does_not_silence_those_after_it(board: Board) -> None:

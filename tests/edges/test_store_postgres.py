@@ -35,7 +35,8 @@ STATEMENTS = {
     for name, sql in vars(module).items()
     if name.isupper() and isinstance(sql, str) and "\n--" in sql
 }
-EXPLAINABLE = sorted(set(STATEMENTS) - {"LISTEN", "PREPARE", "COPY"})
+TEMPLATES = {name for name, sql in STATEMENTS.items() if "{table}" in sql}  # see test_worktables.py
+EXPLAINABLE = sorted(set(STATEMENTS) - {"LISTEN", "PREPARE", "COPY", "HOLD"} - TEMPLATES)
 
 
 Opener = Callable[..., PostgresStore]

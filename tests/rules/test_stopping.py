@@ -27,6 +27,26 @@ def test_a_stop_takes_back_what_was_not_begun_and_lets_the_rest_end() -> None:
     assert not service.killed(effects)
 
 
+def test_jobs_are_told_a_second_before_the_grace_ends() -> None:
+    service = Service(grace_s=30.0).begin()
+    service.claim("worker 1", 4)
+    service.idle("worker 2")
+    service.ask_stop()
+    assert not warned(service.tick_until(service.now_s + 28.9))
+    assert warned(service.tick_until(service.now_s + 0.2)) == [fleet.Warn("worker 1", 4, "stop")]
+    assert service.killed(service.tick_until(service.now_s + 1.0)) == ["worker 1", "worker 2"]
+
+
+def test_jobs_are_told_at_once_when_there_is_no_grace() -> None:
+    service = Service(grace_s=0.5).begin()
+    service.claim("worker 1", 1)
+    assert warned(service.ask_stop()) == [fleet.Warn("worker 1", 1, "stop")]
+
+
+def warned(effects: list[fleet.Effect]) -> list[fleet.Warn]:
+    return [effect for effect in effects if isinstance(effect, fleet.Warn)]
+
+
 def test_leases_are_renewed_while_draining() -> None:
     from runtime.model.messages import Renew
 

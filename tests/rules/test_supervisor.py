@@ -26,6 +26,7 @@ from runtime.model.messages import (
 from runtime.rules import fleet, supervisor
 from runtime.rules.attempts import BATCH_S, HOARD_S, Glance
 from runtime.rules.fleet import SCHEDULER
+from runtime.rules.lease import fence_at_s
 from tests.rules.driver import KIND, LIMITS, Service
 
 # -- deaths
@@ -164,6 +165,29 @@ def test_an_overrun_is_warned_of_and_killed_a_second_later(limits: Limits, endin
     assert service.killed(service.tick_until(service.now_s + 1.0)) == ["worker 1"]
     [record] = service.said(service.end("worker 1"), SCHEDULER, Record)
     assert [one.ending for one in record.settlements] == [ending]
+
+
+def test_a_lost_lease_is_no_reason_to_kill_a_handler_that_has_settled_it() -> None:
+    service = Service(lease_s=30.0, renew_every_s=10.0).begin()
+    service.renews = False
+    [held] = service.claim("worker 1", 1)
+    for settles, dies in ((True, []), (False, ["worker 1"])):
+        service.boards["worker 1"] = Glance(1, service.now_s, settles=settles)
+        effects = service.tick_until(service.now_s + 10.5)
+        [renew] = service.said(effects, SCHEDULER, Renew)
+        effects += service.hear(SCHEDULER, Renewals(sent_s=renew.sent_s, ok=True, lost=(held.lease,)))
+        assert service.killed(effects) == dies
+
+
+def test_a_worker_is_told_how_long_renewed_leases_last() -> None:
+    service = Service(lease_s=30.0, renew_every_s=10.0).begin()
+    service.renews = False
+    service.claim("worker 1", 5)
+    [renew] = service.said(service.tick_until(service.now_s + 10.5), SCHEDULER, Renew)
+    effects = service.hear(SCHEDULER, Renewals(sent_s=renew.sent_s, ok=True))
+    assert [effect for effect in effects if isinstance(effect, fleet.Hold)] == [
+        fleet.Hold("worker 1", 5, fence_at_s(renew.sent_s, 30.0))
+    ]
 
 
 def test_a_limit_is_forgotten_when_the_job_ends_in_time() -> None:

@@ -463,3 +463,48 @@ class Kicks(Job):
         ctx.kick("kicked")
         if self.fails:
             raise ValueError("kicks nothing")
+
+
+@job("deposit", retry=NO_RETRY)
+class Deposit(Job):
+    """An effect and the end of the job in one commit; on its first attempt it may be killed, at one of three moments."""
+
+    killed: Literal["never", "before", "after"] = "never"
+    stays: float = 0.0
+
+    def run(self, ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            tx.execute(
+                "insert into effect (job, attempt, what) values (%s, %s, 'deposit')", [ctx.id, ctx.attempt]
+            )
+            tx.complete({"attempt": ctx.attempt})
+            if self.killed == "before" and ctx.attempt == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if self.killed == "after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(self.stays)
+
+
+@job("long-statement", retry=NO_RETRY)
+class LongStatement(Noted):
+    """Its process can be killed; the statement goes on in the database."""
+
+    def work(self, ctx: Context) -> object:
+        if ctx.attempt == 1:
+            with ctx.transaction() as tx:
+                tx.execute("select pg_sleep(600)")
+        return None
+
+
+@job("watch", retry=NO_RETRY)
+class Watch(Noted):
+    """Goes on until it has to end, and says why it had to."""
+
+    def work(self, ctx: Context) -> object:
+        while True:
+            time.sleep(0.01)
+            try:
+                ctx.check()
+            except BaseException as error:
+                note(ctx, "told", type(error).__name__)
+                raise

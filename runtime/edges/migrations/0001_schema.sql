@@ -210,6 +210,48 @@ language sql volatile as $$
     select pg_notify('tenure', '@kick');
 $$;
 
+-- What `tenure.fence` writes, and takes out again: no row stays. It is there for its trigger.
+create unlogged table tenure.fenced (id uuid not null, epoch integer not null);
+
+-- Refuse to go on unless a lease is current; while the transaction lasts it then stays current.
+-- The lock is the weakest that holds a settlement, a release and a reclaim off, and lets a renewal pass. Each of
+-- those locks the row "for update" before it writes, or deletes it: a mere update would pass this lock.
+create function tenure.hold_lease() returns trigger
+language plpgsql as $$
+begin
+    perform from tenure.job j
+    where j.id = new.id and j.epoch = new.epoch and j.lease_until is not null
+    for key share;
+    if not found then
+        raise exception 'the lease of job % at epoch % is lost', new.id, new.epoch using errcode = 'TEN01';
+    end if;
+    return null;
+end
+$$;
+
+-- Deferred: it runs inside the COMMIT, so a transaction may last for hours and locks the job for no longer than
+-- its commit takes, whenever it was fenced, and whoever commits it.
+create constraint trigger lease_is_current after insert on tenure.fenced
+deferrable initially deferred for each row execute function tenure.hold_lease();
+
+-- Let the transaction under way commit only while a lease is current, and say in `application_name` whose it is.
+-- Fails at once, with SQLSTATE TEN01, when the lease is gone already.
+create function tenure.fence(id uuid, epoch integer) returns void
+language plpgsql volatile as $$
+declare
+    written tid;
+begin
+    if not exists (
+        select from tenure.job j where j.id = fence.id and j.epoch = fence.epoch and j.lease_until is not null
+    ) then
+        raise exception 'the lease of job % at epoch % is lost', fence.id, fence.epoch using errcode = 'TEN01';
+    end if;
+    insert into tenure.fenced as f values (fence.id, fence.epoch) returning f.ctid into written;
+    delete from tenure.fenced f where f.ctid = written;
+    perform set_config('application_name', 'tenure job ' || fence.id || ' ' || fence.epoch, true);
+end
+$$;
+
 -- Make the partition of one day (UTC). False when it is there, when rows of that day are already in the
 -- default partition, or when the locks are not to be had at once. Attaching, unlike "create … partition
 -- of", lets others go on writing to the parent.
