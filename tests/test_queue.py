@@ -17,7 +17,6 @@ import msgspec
 import psycopg
 import pytest
 import sqlalchemy.orm
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from runtime import NO_RETRY, Context, Job, Queue, cron, job
@@ -38,6 +37,7 @@ from runtime.errors import (
 from runtime.model.jobs import Ending, Failure, Holder, NodeView, Settlement, State, Want, WorkerView
 from runtime.registry import DEFINED
 from tests.helpers import places
+from tests.helpers.of_django import connection_of_django
 from tests.helpers.waiting import wait_for
 
 
@@ -215,20 +215,8 @@ def test_another_kind_of_connection_is_refused_by_its_name(queue: Queue) -> None
 
 @pytest.fixture
 def of_django(schema_dsn: str) -> Iterator[Any]:
-    """`django.db.connection`, as a project has it."""
-    import django
-    from django.conf import settings
-    from django.db import connection, connections
-
-    if not settings.configured:
-        settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql"}})
-        django.setup()
-    given = conninfo_to_dict(schema_dsn)
-    database = {"NAME": given["dbname"], "USER": given["user"], "HOST": given["host"], "PORT": given["port"]}
-    connections.settings["default"].update(database)
-    with closing(connections["default"]):
+    with connection_of_django(schema_dsn) as connection:
         yield connection
-    del connections["default"]
 
 
 @pytest.fixture

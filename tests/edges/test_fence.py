@@ -13,6 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy
 import sqlalchemy.orm
+from django.db.utils import DatabaseError as DjangoError
 
 from runtime.edges import statements
 from runtime.edges.fence import LEASE_LOST, Sessions, Writes, attempt_connection
@@ -22,6 +23,7 @@ from runtime.errors import LeaseLost, StoreUnavailable
 from runtime.model.jobs import Claim, Ending, NewJob, State
 from tests.edges.conftest import Clock
 from tests.helpers.jobs import settlement, want
+from tests.helpers.of_django import connection_of_django
 from tests.helpers.waiting import wait_for
 
 
@@ -251,27 +253,20 @@ def orm(url: str) -> Iterator[sqlalchemy.orm.Session]:
         engine.dispose()
 
 
-class Djangos:
-    """What counts of Django's wrapper of a connection."""
-
-    def __init__(self, conn: psycopg.Connection[Any]) -> None:
-        self.connection = conn
-
-    def ensure_connection(self) -> None:
-        pass
-
-    def execute(self, sql: str) -> None:
-        self.connection.execute(sql)  # type: ignore[call-overload]
-
-
 @contextmanager
-def django(url: str) -> Iterator[Djangos]:
-    with closing(psycopg.connect(url)) as conn, conn:
-        yield Djangos(conn)
+def django(url: str) -> Iterator[Any]:
+    from django.db import transaction
+
+    with connection_of_django(url) as conn, transaction.atomic():
+        yield conn
 
 
 def insert(conn: Any, value: str) -> None:
     sql = f"insert into effect values ('{value}')"
+    if hasattr(conn, "ensure_connection"):
+        with conn.cursor() as cursor:
+            cursor.execute(sql)
+        return
     conn.execute(sqlalchemy.text(sql) if type(conn).__module__.startswith("sqlalchemy") else sql)
 
 
@@ -292,12 +287,18 @@ def test_a_connection_of_the_applications_own_is_fenced(
     with caller(postgres.url) as conn:
         writes(claim, sessions).fence(conn)
         insert(conn, "kept")
-    with pytest.raises((psycopg.Error, sqlalchemy.exc.DBAPIError)) as caught, caller(postgres.url) as conn:
+    with (
+        pytest.raises((psycopg.Error, sqlalchemy.exc.DBAPIError, DjangoError)) as caught,
+        caller(postgres.url) as conn,
+    ):
         insert(conn, "old")
         writes(claim, sessions).fence(conn)
         insert(conn, "older")
         replace(postgres, clock)
-    assert getattr(caught.value, "orig", caught.value).sqlstate == LEASE_LOST
+    error = caught.value
+    told = getattr(error, "orig", error.__cause__ if isinstance(error, DjangoError) else error)
+    assert isinstance(told, psycopg.Error)
+    assert told.sqlstate == LEASE_LOST
     assert effects(look) == ["kept"]
     with pytest.raises(LeaseLost), caller(postgres.url) as conn:
         writes(claim, sessions).fence(conn)
