@@ -7,7 +7,7 @@ death, and with any but the weakest lock the renewal of all leases of the node, 
 client's before its commit leaves a moment between the two, in which a machine that vanishes keeps its lock until
 the server notices, and a caller can forget it. The trigger serves any driver and ORM alike, as the commit is theirs.
 
-A transaction that is fenced carries the job and epoch in `application_name`, whoever's connection it is, so that
+A transaction that is fenced carries the job and epoch in `application_name`, whosever connection it is, so that
 the one who takes the lease back can end the session.
 """
 
@@ -197,10 +197,13 @@ class Writes:
         self._check_free("a transaction of this attempt is open; write with that one")
         conn = self._sessions.open()
         tx = self._tx = Transaction(conn, self._encode)
+        commits = False
         try:
             with self._typed(), ExitStack() as one_trip, conn.transaction():
                 conn.execute(statements.FENCE.encode(), self._values)
                 yield tx
+                _check_whole(conn)
+                commits = True
                 if tx.result is not None:
                     self._note_end(True)
                     one_trip.enter_context(conn.pipeline())
@@ -211,9 +214,10 @@ class Writes:
             raise
         finally:
             self._tx = None
-        self.completed = tx.result is not None
-        for call in tx.on_commit:
-            call()
+        if commits:  # it did not if the block raised psycopg.Rollback, which ends here
+            self.completed = tx.result is not None
+            for call in tx.on_commit:
+                call()
 
     def claim(self, table: WorkTable, limit: int, where: Where) -> list[Row]:
         """As `Context.claim` says."""
@@ -227,7 +231,7 @@ class Writes:
                 limit=limit,
                 where=where,
                 delays_s=table.delays_s(self._period_s()),
-                now=None if self._sessions.clock is None else self._sessions.clock(),
+                clock=self._sessions.clock,
                 is_open=lambda tx: tx is self._tx,
             )
 
@@ -274,3 +278,12 @@ class Writes:
             if error.sqlstate != LEASE_LOST:
                 raise
             raise LeaseLost(self._lease.id, self._lease.epoch) from error
+
+
+def _check_whole(conn: psycopg.Connection[Any]) -> None:
+    """Refuse to go on to a commit which the server would make a rollback of, or which was made already."""
+    if conn.info.transaction_status is not TransactionStatus.INTRANS:
+        raise RuntimeError(
+            "the transaction has failed or was ended inside of its block, so it cannot commit; let the exception of "
+            "a statement end the block, or run it in a savepoint: with tx.conn.transaction()"
+        )

@@ -43,8 +43,16 @@ class Row:
         ref: `table/key`: names the row in a log, or as an idempotency key for others.
     """
 
-    def __init__(self, table: WorkTable, values: dict[str, Any], is_open: Callable[[object], bool]) -> None:
+    def __init__(
+        self,
+        table: WorkTable,
+        values: dict[str, Any],
+        clock: Callable[[], datetime] | None,
+        is_open: Callable[[object], bool],
+    ) -> None:
+        """`clock` as of `PostgresStore`; `is_open` says whether something is the transaction under way."""
         self._table = table
+        self._clock = clock
         self._is_open = is_open
         self._written: tuple[object, int] | None = None  # a transaction, and the version the row has in it
         self.values: Mapping[str, Any] = values
@@ -77,6 +85,8 @@ class Row:
         """Write columns and let the row be due at `at`, now by default, with all its attempts; errors as of `update`."""
         if at is not None and at.tzinfo is None:
             raise ValueError(f"at must have a time zone, got {at!r}")
+        if at is None and self._clock is not None:
+            at = self._clock()
         due = sql.SQL("now()") if at is None else sql.Literal(at)
         self._write(tx, values, {self._table.due: due, self._table.attempts: sql.SQL("0")})
 
@@ -124,17 +134,18 @@ def claim(
     limit: int,
     where: Where,
     delays_s: Sequence[float],
-    now: datetime | None,
+    clock: Callable[[], datetime] | None,
     is_open: Callable[[object], bool],
 ) -> list[Row]:
     """As `Context.claim` says, in the transaction of `conn`."""
     if type(limit) is not int or not 1 <= limit <= CLAIM_MAX:
         raise ValueError(f"limit must be a whole number from 1 to {CLAIM_MAX}, got {limit!r}")
     condition, values = _condition(conn, where)
+    now = None if clock is None else clock()
     ours = {"now": now, "max_attempts": table.max_attempts, "limit": limit, "delays": list(delays_s)}
     with conn.cursor(row_factory=dict_row) as cursor:
         cursor.execute(_named(statements.CLAIM_ROWS, table, where=condition), {**ours, **values})
-        return [Row(table, values, is_open) for values in cursor]
+        return [Row(table, values, clock, is_open) for values in cursor]
 
 
 def _condition(conn: psycopg.Connection[Any], where: Where) -> tuple[sql.Composable, dict[str, object]]:

