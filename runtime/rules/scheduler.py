@@ -331,19 +331,12 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
             state.listening = True
             state.look_at_s = state.attend_at_s = now_s  # what was notified meanwhile was missed
             state.cancels = True
-        case Attend(), True:
-            state.attending = True
-            state.attended_s = state.look_at_s = now_s
-            state.rings.clear()
-        case Attend(), _:
-            state.attend_at_s = now_s + GLANCE_S
-            state.look_at_s = min(state.look_at_s, now_s + GLANCE_S)
+        case Attend(), bool():
+            _after_attending(state, answer, now_s)
         case Ignore(), _:
-            state.attending = False
             calm = now_s - state.attended_s > CALM_S
             state.ignore_s = IGNORE_FIRST_S if calm else min(2 * state.ignore_s, IGNORE_MAX_S)
-            state.attend_at_s = now_s + state.ignore_s
-            state.look_at_s = now_s
+            state.attending, state.attend_at_s, state.look_at_s = False, now_s + state.ignore_s, now_s
         case Renew(sent_s=sent_s, leases=leases), Renewed(held=held, cancelled=cancelled):
             lost = tuple(lease for lease in leases if lease not in held)
             return [Renewals(sent_s=sent_s, ok=True, lost=lost, cancel=tuple(sorted(cancelled)))]
@@ -383,6 +376,16 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
         case _:
             pass
     return []
+
+
+def _after_attending(state: State, attending: bool, now_s: float) -> None:
+    state.attending = attending
+    if attending:
+        state.attended_s = state.look_at_s = now_s  # what was pushed before may have been silent
+        state.rings.clear()
+    else:
+        state.attend_at_s = now_s + GLANCE_S
+        state.look_at_s = min(state.look_at_s, now_s + GLANCE_S)
 
 
 def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:

@@ -11,11 +11,11 @@ from runtime.model.jobs import Lease, Outlook, Renewed
 from runtime.model.messages import AnythingLeft, Message, Record, Recorded, Renew, Renewals, Stop, Woken
 from runtime.rules import scheduler
 from runtime.rules.scheduler import (
+    GLANCE_S,
     Answered,
     Attend,
     Cancels,
     Do,
-    GLANCE_S,
     Forget,
     Ignore,
     Leave,
