@@ -1,0 +1,120 @@
+"""What PostgreSQL itself can do here: no product, only SQL.
+
+Two processes claim 100 jobs, run them, and finish them with the next claim, in one round trip. A push is a single
+INSERT, the batch API is COPY. `payloads` is the bare script that writes and reads what the workload does.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from multiprocessing import get_context
+
+import psycopg
+from psycopg.types.json import Jsonb
+
+from bench.adapter import Base, Row, chunks
+from bench.jobs import JOBS
+
+SCHEMA = """
+create table job (
+    id bigint generated always as identity primary key, state smallint not null default 0, kind text not null,
+    args jsonb not null default '{}', created timestamptz not null default now(), started timestamptz,
+    finished timestamptz
+);
+create index job_queued on job (id) where state = 0;
+create table big (id int primary key, payload jsonb not null, result jsonb)
+"""
+CLAIM = """
+with finished as (update job set state = 2, finished = now() where id = any(%s))
+update job set state = 1, started = now() where id in (
+    select id from job where state = 0 order by id for update skip locked limit 100
+) returning id, kind
+"""
+
+
+class Adapter(Base):
+    name = "ref"
+    dist = "psycopg"
+    rate_max = 60_000
+    settings = {"default": "2 processes in psycopg, batches of 100, one round trip each"}  # noqa: RUF012
+
+    def __init__(self, variant: str) -> None:
+        super().__init__(variant)
+        self.own = {"payloads": self.payloads}
+
+    def install(self) -> None:
+        with self.connect() as conn:
+            conn.execute(SCHEMA)
+
+    def open(self) -> None:
+        self.conn = psycopg.connect(self.url(), autocommit=True, prepare_threshold=0)
+
+    def push(self, job: str, *args: int) -> None:
+        assert not args
+        self.conn.execute("insert into job (kind) values (%s)", (job,))
+
+    def push_many(self, job: str, n: int) -> None:
+        for part in chunks(n, self.chunk):
+            with self.conn.cursor() as cursor, cursor.copy("copy job (kind) from stdin") as copy:
+                for _ in range(part):
+                    copy.write_row((job,))
+
+    def fill(self, job: str, n: int) -> None:
+        self.conn.execute("insert into job (kind) select %s from generate_series(1, %s)", (job, n))
+
+    def unfinished(self) -> int:
+        return self.scalar("select count(*) from job where state < 2")
+
+    def commands(self) -> list[tuple[list[str], dict[str, str]]]:
+        return [(self.worker(), {})] * 2
+
+    def payloads(self, case: str, n: int) -> Row:
+        del case
+        text = random.Random(15).randbytes(512 * 1024).hex()
+        self.fresh()
+        self.open()
+        start_s = time.perf_counter()
+        for id in range(n):
+            self.conn.execute("insert into big (id, payload) values (%s, %s)", (id, Jsonb(text)))
+        pushed_s = time.perf_counter()
+        fork = get_context("fork")
+        workers = [fork.Process(target=echo, args=(self.url(), range(part, n, 2))) for part in (0, 1)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        ran_s = time.perf_counter()
+        for id in range(n):
+            [(result,)] = self.conn.execute("select result from big where id = %s", (id,)).fetchall()
+            assert result == text
+        read_s = time.perf_counter()
+        return {
+            "jobs_per_s": n / (read_s - start_s),
+            "push_s": pushed_s - start_s,
+            "run_s": ran_s - pushed_s,
+            "read_s": read_s - ran_s,
+        }
+
+
+def echo(url: str, ids: range) -> None:
+    with psycopg.connect(url, autocommit=True) as conn:
+        for id in ids:
+            [(payload,)] = conn.execute("select payload from big where id = %s", (id,)).fetchall()
+            conn.execute("update big set result = %s where id = %s", (Jsonb(payload), id))
+
+
+def serve() -> None:
+    with psycopg.connect(Adapter.url(), autocommit=True, prepare_threshold=0) as conn:
+        done: list[int] = []
+        while True:
+            rows = conn.execute(CLAIM, (done,)).fetchall()
+            for _, kind in rows:
+                JOBS[kind]()
+            done = [id for id, _ in rows]
+            if not rows:
+                time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    serve()
