@@ -7,9 +7,11 @@ import fcntl
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,10 +40,14 @@ def parse(words: list[str]) -> argparse.Namespace:
         + ", ".join(f"{each.code} {each.name}" for each in WORKLOADS),
     )
     others = ",".join(name for name in PEERS if name != "tenure")
-    parser.add_argument("--peers", default=None, help=f"besides Tenure, of {others}; default: all, quick: pgqueuer,ref")
+    parser.add_argument(
+        "--peers", default=None, help=f"besides Tenure, of {others}; default: all, quick: pgqueuer,ref"
+    )
     parser.add_argument("--only", default="", metavar="W1,drain,…", help="these workloads, by number or name")
     parser.add_argument("--reps", type=int, help="repetitions, in turns; default: as each workload says")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes, once: does all work? RESULTS.md stays")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes, once: does all work? RESULTS.md stays"
+    )
     parser.add_argument("--large", action="store_true", help="also with millions of jobs waiting")
     parser.add_argument("--check", action="store_true", help="exit 1 and name each goal that is missed")
     asked = parser.parse_args(words)
@@ -58,6 +64,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 def main() -> int:
     asked = parse(sys.argv[1:])
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that the servers are stopped
     place = home()
     (place / "logs").mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
@@ -78,25 +87,34 @@ def main() -> int:
             "large": asked.large,
         }
         print(common["machine"], flush=True)
-        for work in asked.works:
-            cases = work.cases + (work.large if asked.large else ())
-            for rep in range(asked.reps or (1 if asked.quick else work.reps)):
-                for case in cases:
-                    for peer in pythons:
-                        if work.name in PEERS[peer].works.split():
-                            n = work.quick if asked.quick else work.n
-                            row = common | {"work": work.name, "case": case, "peer": peer, "rep": rep, "n": n}
-                            row |= _run(work, row, pythons[peer], surroundings, wait=not asked.quick)
-                            print(report.line(row), flush=True)
-                            rows.append(row)
-                            with (place / ("quick.jsonl" if asked.quick else "results.jsonl")).open("a") as log:
-                                log.write(json.dumps(row) + "\n")
+        log = stack.enter_context((place / ("quick.jsonl" if asked.quick else "results.jsonl")).open("a"))
+        for work, case, peer, rep in _turns(asked, list(pythons)):
+            n = work.quick if asked.quick else work.n
+            row = common | {"work": work.name, "case": case, "peer": peer, "rep": rep, "n": n}
+            row |= _run(row, pythons[peer], surroundings, wait=not asked.quick)
+            print(report.line(row), flush=True)
+            rows.append(row)
+            log.write(json.dumps(row) + "\n")
+            log.flush()
     _render(place, rows, quick=asked.quick)
     verdicts = judge(rows, [work.name for work in asked.works], large=asked.large)
     print("\n" + report.goals_table(verdicts))
     missed = report.missed(verdicts)
-    print("\n" + "\n".join(missed) if missed else "\nall goals are met", file=sys.stderr if asked.check else sys.stdout)
+    print(
+        "\n" + "\n".join(missed) if missed else "\nall goals are met",
+        file=sys.stderr if asked.check else sys.stdout,
+    )
     return 1 if asked.check and missed else 0
+
+
+def _turns(asked: argparse.Namespace, names: list[str]) -> Iterator[tuple[Workload, str, str, int]]:
+    """Each run: of a workload, all cases and products take turns in every repetition."""
+    for work in asked.works:
+        for rep in range(asked.reps or (1 if asked.quick else work.reps)):
+            for case in work.cases + (work.large if asked.large else ()):
+                for name in names:
+                    if work.name in PEERS[name].works.split():
+                        yield work, case, name, rep
 
 
 def _environments(names: list[str]) -> dict[str, Path]:
@@ -104,8 +122,8 @@ def _environments(names: list[str]) -> dict[str, Path]:
     found = {}
     for name in names:
         try:
-            if PEERS[name].store == "redis" and not servers.has_redis():
-                raise Unavailable("redis-server is not on the PATH")
+            if PEERS[name].store == "redis":
+                servers.need_redis()
             found[name] = environment(name)
         except Unavailable as problem:
             print(f"left out: {name}: {problem}", file=sys.stderr)
@@ -140,8 +158,12 @@ def _machine(url: str) -> str:
         names = ("server_version", "shared_buffers", "fsync", "synchronous_commit", "full_page_writes")
         shown = {name: conn.execute("select current_setting(%s)", (name,)).fetchone()[0] for name in names}
     version = shown.pop("server_version")
-    cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?")
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)
+    cpu = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), "?"
+    )
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     settings = ", ".join(f"{name} {value}" for name, value in shown.items())
     return (
         f"{os.cpu_count()} cores ({cpu}), Linux {platform.release()}, PostgreSQL {version.split()[0]} ({settings}; "
@@ -153,24 +175,33 @@ def _lines(path: str) -> list[str]:
     return Path(path).read_text().splitlines()
 
 
-def _run(work: Workload, row: Row, python: Path, surroundings: dict[str, str], *, wait: bool) -> Row:
+def _run(row: Row, python: Path, surroundings: dict[str, str], *, wait: bool) -> Row:
     """Measure once, in a process of its own."""
     if wait:
         _wait_quiet()
-    variant = PEERS[row["peer"]].variant(work.name)
-    words = [str(python), "-m", "bench.one", row["peer"], variant, work.name, row["case"], str(row["n"])]
+    variant = PEERS[row["peer"]].variant(row["work"])
+    words = [str(python), "-m", "bench.one", row["peer"], variant, row["work"], row["case"], str(row["n"])]
     others, start_s = machine.foreign(os.getpid()), time.monotonic()
-    try:
-        done = subprocess.run(
-            words, env=os.environ | surroundings, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            timeout=RUN_WITHIN_S, check=False, cwd=surroundings["BENCH_HOME"],
-        )
-        found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"failed": _last(done.stderr)}
-    except subprocess.TimeoutExpired:
-        found = {"failed": f"not within {RUN_WITHIN_S:g} s"}
+    found = _measured(words, os.environ | surroundings)
     took_s = time.monotonic() - start_s
-    foreign = machine.foreign_cpu_s(others, os.getpid()) / took_s / (os.cpu_count() or 1) * 100
-    return found | {"variant": variant, "foreign_cpu_pct": foreign, "load": os.getloadavg()[0], "took_s": took_s}
+    foreign_pct = machine.foreign_cpu_s(others, os.getpid()) / took_s / (os.cpu_count() or 1) * 100
+    load = os.getloadavg()[0]
+    return found | {"variant": variant, "foreign_cpu_pct": foreign_pct, "load": load, "took_s": took_s}
+
+
+def _measured(words: list[str], surroundings: dict[str, str]) -> Row:
+    """The row that a run prints. Nothing of it is left behind, however it ends."""
+    place = surroundings["BENCH_HOME"]
+    process = subprocess.Popen(
+        words, env=surroundings, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        said, complained = process.communicate(timeout=RUN_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"not within {RUN_WITHIN_S:g} s"}
+    finally:
+        machine.kill_family([process.pid])
+    return json.loads(said.splitlines()[-1]) if process.returncode == 0 else {"failed": _last(complained)}
 
 
 def _last(text: str) -> str:

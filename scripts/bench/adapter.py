@@ -31,11 +31,13 @@ class Base:
 
     name = ""
     dist = ""  # the distribution whose version is reported; empty: as `name`
-    settings: dict[str, str] = {"default": ""}  # by variant, in words  # noqa: RUF012
+    settings: dict[str, str] = {"default": ""}  # by variant, in words
     chunk = 1000  # jobs in one call of the batch API
     uses_postgres = True
-    rate_max = 5_000  # jobs/s that it will hardly exceed: how many are filled in for a drain of so many seconds
-    own: dict[str, Callable[[str, int], Row]] = {}  # workloads that it measures itself  # noqa: RUF012
+    rate_max = (
+        5_000  # jobs/s that it will hardly exceed: how many are filled in for a drain of so many seconds
+    )
+    own: dict[str, Callable[[str, int], Row]] = {}  # workloads that it measures itself
 
     def __init__(self, variant: str) -> None:
         self.variant = variant
@@ -102,6 +104,9 @@ class Base:
     def fill(self, job: str, n: int) -> None:
         """Queue n jobs in whatever way is quick; not timed."""
         self.push_many(job, n)
+
+    def fill_finished(self, n: int) -> None:
+        """Let the store hold n jobs that have ended, if the product keeps them."""
 
     def unfinished(self) -> int:
         """Jobs that are not finished, by the product's own account."""

@@ -1,5 +1,6 @@
 """The virtual environments, one a product, under BENCH_HOME. `python -m bench.environments` makes the driver's and
-prints its Python; so this module needs the standard library only."""
+prints its Python; so this module needs the standard library only.
+"""
 
 from __future__ import annotations
 

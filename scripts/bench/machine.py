@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -33,6 +35,13 @@ def family(roots: Iterable[int]) -> list[int]:
     for pid in found:  # grows meanwhile
         found += children.get(pid, [])
     return found
+
+
+def kill_family(roots: Iterable[int]) -> None:
+    """Kill these processes and their descendants, the parents first, so that nothing is started anew."""
+    for pid in family(roots):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def parent(pid: int) -> int:
@@ -73,8 +82,9 @@ def foreign_cpu_s(before: dict[int, tuple[int, int]], own: int) -> float:
     inherited: dict[int, int] = {}
     for pid, (above, ticks) in before.items():
         if pid not in now:
-            while above in before and above not in now:
-                above = before[above][0]
-            inherited[above] = inherited.get(above, 0) + ticks
+            heir = above
+            while heir in before and heir not in now:
+                heir = before[heir][0]
+            inherited[heir] = inherited.get(heir, 0) + ticks
     used = (ticks - before.get(pid, (0, 0))[1] - inherited.get(pid, 0) for pid, (_, ticks) in now.items())
     return sum(max(0, ticks) for ticks in used) / TICKS_PER_S

@@ -1,5 +1,6 @@
 """One run of one workload for one product, in the product's environment: `python -m bench.one PRODUCT VARIANT
-WORKLOAD CASE N`. The last line printed is the row, as JSON."""
+WORKLOAD CASE N`. The last line printed is the row, as JSON.
+"""
 
 from __future__ import annotations
 

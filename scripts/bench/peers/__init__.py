@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-EVERY = "drain push parallel latency cpu mixed backlog snapshot due crash replacement crowd idle memory payloads"
+EVERY = (
+    "drain push parallel latency cpu mixed backlog snapshot due crash replacement crowd idle memory payloads"
+)
 POSTGRES = "drain push latency cpu mixed backlog snapshot crash idle memory"
 REDIS = "drain push latency cpu mixed crash memory"
 

@@ -22,7 +22,7 @@ from bench.jobs import ARGUMENT, JOBS
 class Adapter(AsyncBase):
     name = "pgqueuer"
     rate_max = 25_000
-    settings = {  # noqa: RUF012
+    settings = {
         "default": "2 x pgqueuer.run() (batch size 10), asyncio.to_thread",
         "tuned": "2 x pgqueuer.run(batch_size=100), asyncio.to_thread",
         "inline": "2 x pgqueuer.run(batch_size=100), the body directly in `async def`",

@@ -37,7 +37,7 @@ class Adapter(Base):
     name = "ref"
     dist = "psycopg"
     rate_max = 60_000
-    settings = {"default": "2 processes in psycopg, batches of 100, one round trip each"}  # noqa: RUF012
+    settings = {"default": "2 processes in psycopg, batches of 100, one round trip each"}
 
     def __init__(self, variant: str) -> None:
         super().__init__(variant)

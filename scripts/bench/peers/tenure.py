@@ -30,7 +30,7 @@ from generate_series(1, %s)
 
 class Adapter(Base):
     name = "tenure"
-    settings = {"default": "`tenure run --workers 2`, all else default"}  # noqa: RUF012
+    settings = {"default": "`tenure run --workers 2`, all else default"}
     rate_max = 30_000
 
     def install(self) -> None:
