@@ -22,12 +22,12 @@ def _stat(pid: int) -> list[str]:
 
 def _all() -> dict[int, list[str]]:
     pids = (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
-    return {pid: stat for pid in pids if (stat := _stat(pid)) and stat[0] != "Z"}
+    return {pid: stat for pid in pids if (stat := _stat(pid))}
 
 
 def family(roots: Iterable[int]) -> list[int]:
     """The living ones of these processes and all their descendants, parents first."""
-    stats = _all()
+    stats = {pid: stat for pid, stat in _all().items() if stat[0] != "Z"}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(int(stat[1]), []).append(pid)
