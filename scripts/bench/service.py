@@ -62,6 +62,10 @@ class Service:
     def cpu_s(self) -> float:
         return machine.cpu_s(self.pids(), reaped=True)
 
+    def lines(self, event: str) -> list[str]:
+        """The lines of its log, one event each as JSON, that are of this event."""
+        return [line for line in self.log.read_text(errors="replace").splitlines() if f'"{event}"' in line]
+
     def wait(self, reached: Callable[[], Any], within_s: float, what: str) -> Any:
         """The first true answer.
 
