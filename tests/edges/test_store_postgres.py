@@ -23,6 +23,7 @@ from psycopg.rows import dict_row
 from runtime.edges import migrate, postgres, statements
 from runtime.edges.ids import canonical, new_id, new_ids
 from runtime.edges.postgres import PostgresStore
+from runtime.edges.pushing import push_all
 from runtime.errors import StoreUnavailable
 from runtime.model.jobs import Claim, Kick, Lease, NewSchedule, State
 from tests.edges.conftest import Clock
@@ -410,7 +411,59 @@ def heard(store: PostgresStore) -> list[str]:
 def listener(clean_dsn: str, opened: Opener) -> PostgresStore:
     store = opened(clean_dsn)
     store.listen()
+    assert store.attend()
     return store
+
+
+def test_a_push_is_silent_while_nobody_attends(
+    postgres: PostgresStore, clean_dsn: str, opened: Opener
+) -> None:
+    listener, other = opened(clean_dsn), opened(clean_dsn)
+    listener.listen()
+    postgres.push([new()])
+    assert listener.attend()
+    assert listener.attend(), "who attends already"
+    assert other.attend(), "and so may others"
+    postgres.push([new(queue="b")])
+    listener.ignore()
+    postgres.push([new(queue="c")])
+    other.close()
+    wait_for(lambda: attending(postgres), lambda n: n == 0)
+    postgres.push([new(queue="d")])
+    assert heard(listener) == ["b", "c"]
+
+
+def attending(store: PostgresStore) -> int:
+    return store._rows(
+        "select count(*) from pg_locks where locktype = 'advisory' and classid = 1952804469 and mode = 'ExclusiveLock'"
+    )[0][0]
+
+
+def test_nobody_attends_before_the_silent_pushes_under_way_can_be_seen(
+    clean_dsn: str, conn: psycopg.Connection, opened: Opener
+) -> None:
+    listener = opened(clean_dsn)
+    with conn.transaction():
+        [(push, given)] = [next(push_all([new()]))]
+        assert conn.execute(push, {"now": None, **given, "alone": True}).fetchone()
+        assert not listener.attend()
+    assert listener.attend()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_push_in_a_transaction_notifies_and_keeps_nobody_from_attending(
+    clean_dsn: str, conn: psycopg.Connection, opened: Opener, several: bool
+) -> None:
+    listener = opened(clean_dsn)
+    listener.listen()
+    with conn.transaction():
+        if several:
+            opened(clean_dsn).push([new(unique="u"), new()])
+        else:
+            PostgresStore.over(conn).push([new()])
+        assert listener.attend()
+        listener.ignore()
+    assert heard(listener) == ["default"]
 
 
 def test_one_notification_a_queue_and_statement(real: PostgresStore, listener: PostgresStore) -> None:
@@ -555,6 +608,7 @@ def test_a_lost_deadlock_is_tried_again(real: PostgresStore) -> None:
 def test_two_stores_that_lock_the_same_jobs_do_not_deadlock(real: PostgresStore, clean_dsn: str) -> None:
     code = f"""
 from runtime.edges.postgres import PostgresStore
+from runtime.edges.pushing import push_all
 from runtime.model.jobs import Lease, Progress
 store = PostgresStore({clean_dsn!r})
 leases = [Lease(id, 1) for id in LEASES]
@@ -594,6 +648,7 @@ def test_processes_that_claim_together_never_get_the_same_lease_and_lose_nothing
     code = f"""
 import msgspec
 from runtime.edges.postgres import PostgresStore
+from runtime.edges.pushing import push_all
 from runtime.model.jobs import Ending, Holder, Settlement, State, Want
 store = PostgresStore({clean_dsn!r})
 got, told, round = [], [], 0
