@@ -19,10 +19,12 @@ import msgspec
 from msgspec import Meta
 
 from runtime.errors import ConfigError
+from runtime.model.jobs import TIMEOUT_MAX_S, Kept
 from runtime.model.units import Count, format_duration, parse_duration, parse_size
 
 DEFAULT_PATH = Path("configs/tenure.toml")
 LONGEST_S = 10 * 365 * 86400.0  # no duration may be longer: timers and timestamps must hold it
+HOOK = re.compile(r"[\w.]+:\w+")
 ENV_PREFIX = "TENURE_"
 ENV_PATH = "TENURE_CONFIG"
 ENV_DATABASE_URL = "TENURE_DATABASE_URL"
@@ -69,6 +71,8 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     start_method: Literal["fork", "spawn", "forkserver"] = "fork"
     ready_within: Duration = 30.0
     sandbox: Literal["declared", "strict"] = "declared"
+    store_error_text: bool = True
+    redact: str = ""  # "module:function"; empty: nothing is redacted
 
 
 class LeaseConfig(Section, frozen=True, kw_only=True):
@@ -118,6 +122,12 @@ class Config(Section, frozen=True, kw_only=True):
     @property
     def worker_count(self) -> int:
         return self.service.workers or _cores()
+
+    @property
+    def kept(self) -> Kept:
+        """Which words of an attempt are stored. A dead process's output cannot be redacted, so it goes then."""
+        service = self.service
+        return Kept(service.store_error_text, service.store_error_text and not service.redact)
 
     @property
     def thread_count(self) -> int:
@@ -209,6 +219,11 @@ def check(config: Config) -> None:
             f"must be at most a third of lease.duration: a lease must outlive two lost renewals; "
             f"got {format_duration(lease.renew_every)} and {format_duration(lease.duration)}",
         )
+    if worker.timeout > TIMEOUT_MAX_S:
+        raise ConfigError(
+            "worker.timeout",
+            f'must be at most "24h", got {format_duration(worker.timeout)}: split longer work',
+        )
     if restart.first_delay > restart.max_delay:
         raise ConfigError(
             "restart.first_delay",
@@ -220,6 +235,10 @@ def check(config: Config) -> None:
             "worker.recycle_memory",
             f"must be less than worker.memory_limit, which kills before anything is recycled; "
             f"got {worker.recycle_memory} and {worker.memory_limit} bytes",
+        )
+    if config.service.redact and not HOOK.fullmatch(config.service.redact):
+        raise ConfigError(
+            "service.redact", f'must be "module:function", or empty; got {config.service.redact!r}'
         )
     queues = config.service.queues
     if "*" in queues and len(queues) > 1:
@@ -324,10 +343,12 @@ def _size(value: object) -> int | None:
 def _unknown(key: str, origin: str) -> NoReturn:
     """Refuse a key, naming the nearest one: of the same section first, then of any."""
     section, _, name = key.rpartition(".")
-    inside = [known for known in TYPES if known.startswith(f"{section}.")]
+    inside = {known.rpartition(".")[2]: known for known in TYPES if known.startswith(f"{section}.")}
     anywhere = [known for known in TYPES if known.endswith(f".{name}")]
     near = (
-        _nearest(key, inside) or next(iter(anywhere), None) or (None if section else _nearest(key, SECTIONS))
+        inside.get(_nearest(name, inside) or "")
+        or next(iter(anywhere), None)
+        or (None if section else _nearest(key, SECTIONS))
     )
     raise ConfigError(key, f"is not a known setting{_did_you_mean(near)} (in {origin})")
 

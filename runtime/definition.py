@@ -20,7 +20,16 @@ from msgspec import inspect as types
 
 from runtime.errors import DefinitionError, PayloadInvalid
 from runtime.model.backoff import NO_DELAY, Backoff
-from runtime.model.jobs import KIND_BYTES, QUEUE_BYTES, SCHEDULE_BYTES, Kick, Missed, NewSchedule, Overlap
+from runtime.model.jobs import (
+    KIND_BYTES,
+    QUEUE_BYTES,
+    SCHEDULE_BYTES,
+    TIMEOUT_MAX_S,
+    Kick,
+    Missed,
+    NewSchedule,
+    Overlap,
+)
 from runtime.model.messages import Limits
 from runtime.model.reach import EVERYTHING, LIST_MAX, Filesystem, Origin, Reach, is_right, parse_origin
 from runtime.model.units import parse_size
@@ -46,7 +55,7 @@ class Job(msgspec.Struct, forbid_unknown_fields=True):
 
     version: ClassVar[int] = 1
 
-    def run(self, ctx: Any, /) -> Any:
+    def run(self, ctx: Any, /, *provided: Any, **named: Any) -> Any:
         """Do the work; what is returned is stored as the result, as JSON.
 
         Parameters after `ctx` are provided by their types, see `runtime.provider`.
@@ -81,6 +90,9 @@ _ENCODER = msgspec.json.Encoder()
 _SCANNER = msgspec.json.Decoder(msgspec.Raw)  # checks that it is JSON, and makes nothing of it
 _FIELDS = msgspec.json.Decoder(dict[str, Any])
 _EXACT = msgspec.json.Decoder(float_hook=str)  # makes no number of what no float could hold
+_VALUE_AT = re.compile(
+    r" - at `\$([^`]*)`$"
+)  # the end of a message; a value before it ends with no such mark
 _UNENCODABLE = (TypeError, ValueError, OverflowError, RecursionError)  # what msgspec raises for a value
 
 
@@ -291,6 +303,13 @@ class Check:
         enough = _is_number(value) and (value >= 0 if above is None else value > above)
         if not enough or value > LONGEST_S:
             raise self.refused(option, value, "write a number of seconds, such as 300")
+
+    def timeout(self, kind: str, timeout: float | None) -> None:
+        self.seconds("timeout", timeout, above=0.0)
+        if timeout is not None and timeout > TIMEOUT_MAX_S:
+            raise self.refused(
+                "timeout", timeout, f"kind {kind!r} may take a day, {TIMEOUT_MAX_S:.0f} s; split longer work"
+            )
 
     def retry(self, retry: Retry) -> None:
         if not isinstance(retry, Retry) or not isinstance(retry.backoff, Backoff):
@@ -576,7 +595,10 @@ def _raw(value: object) -> object:
 
 
 def _named(message: str) -> str:
-    """msgspec's "PROBLEM - at `$.a.b`" as "a.b: PROBLEM"."""
+    """msgspec's "PROBLEM - at `$.a.b`" as "a.b: PROBLEM", and without the value that two of its messages quote."""
+    if message.startswith(("Invalid enum value ", "Invalid value ")):
+        found = _VALUE_AT.search(message)
+        message = f"is none of the values that its type allows - at `${found[1] if found else ''}`"
     problem, _, at = message.partition(" - at `$")
     path = at.rstrip("`").removeprefix(".")
     if lacking := re.fullmatch(

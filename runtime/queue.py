@@ -657,7 +657,7 @@ def _check_url(url: str) -> None:
 
 
 def _store_at(url: str, config: Config) -> PostgresStore:
-    return PostgresStore(url, connect_timeout_s=config.database.connect_timeout)
+    return PostgresStore(url, connect_timeout_s=config.database.connect_timeout, kept=config.kept)
 
 
 def _see_to_schema(store: PostgresStore, config: Config) -> None:

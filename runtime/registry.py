@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from runtime.definition import CRASHES_MAX, NO_RETRY, Check, Definition, J, Job, Retry, name_of, short_name
-from runtime.errors import DefinitionError, PayloadInvalid, UnknownKind
+from runtime.errors import ConfigError, DefinitionError, PayloadInvalid, UnknownKind
 from runtime.model.jobs import DEFAULT_PRIORITY, DEFAULT_QUEUE, PRIORITIES, Kick, Missed, NewSchedule, Overlap
 from runtime.model.reach import Filesystem
 from runtime.model.units import clip
@@ -159,7 +159,7 @@ def job(
     Args:
         kind: the name in the database, at most 64 bytes; jobs already queued keep it, so it should not change.
         retry: what happens after a failure: `NO_RETRY`, or `Retry(times, exponential(first, cap))`.
-        timeout: seconds one attempt may take, after which it is killed; None: `worker.timeout` of the settings.
+        timeout: seconds one attempt may take, at most a day, after which it is killed; None: `worker.timeout` of the settings.
         priority: 0, the most urgent, to 9.
         max_crashes: how many times the process may die under a job before the job is dead.
         on_crash: "dead" for work that must not be repeated when its process died in the middle.
@@ -189,7 +189,7 @@ def job(
         check = Check(cls)
         check.kind(kind)
         check.retry(retry)
-        check.seconds("timeout", timeout, above=0.0)
+        check.timeout(kind, timeout)
         check.queue(queue)
         check.whole("priority", priority, 0, PRIORITIES - 1)
         check.whole("max_crashes", max_crashes, 1, CRASHES_MAX)
@@ -255,6 +255,24 @@ def load(names: Sequence[str]) -> tuple[Registry, dict[str, str]]:
     found = DEFINED.without(broken)
     wrong = found.miskicking()
     return found.without_kinds(wrong), broken | {f"kind {kind}": problem for kind, problem in wrong.items()}
+
+
+def hook(field: str, name: str) -> Callable[..., Any] | None:
+    """The function that a setting names as "module:function"; None for an empty name.
+
+    Raises:
+        ConfigError: names the setting `field`, and says why there is no such function.
+    """
+    if not name:
+        return None
+    module, _, function = name.partition(":")
+    broken: dict[str, str] = {}
+    found = getattr(_import(module, broken), function, None)
+    if broken:
+        raise ConfigError(field, f"{module} could not be imported: {broken[module].splitlines()[-1]}")
+    if not callable(found):
+        raise ConfigError(field, f"{module} has no function {function!r}")
+    return found  # type: ignore[no-any-return]
 
 
 def work_tables(names: Sequence[str]) -> dict[str, WorkTable]:

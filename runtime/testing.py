@@ -4,7 +4,8 @@
 or each in a process of its own (`isolated=True`), where a handler may also crash, hang or be killed. One clock
 counts for due times, retry waits and schedules; nothing here sleeps until something is due.
 
-`crash_everywhere` runs a handler again and again, killing it at each point where it speaks to a database or to us.
+`run_job` runs one job in a process of its own, without a queue. `crash_everywhere` runs a handler again and again,
+killing it at each point where it speaks to a database or to us.
 """
 
 from __future__ import annotations
@@ -18,33 +19,37 @@ from contextlib import ExitStack, closing
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import psycopg
 import structlog
 
 from runtime.actors import ticking
-from runtime.actors.attempt import Kicks, settle_attempt, writes_of
+from runtime.actors.attempt import Kicks, Redact, settle_attempt, writes_of
 from runtime.actors.context import Context
 from runtime.actors.surroundings import Output
 from runtime.actors.worker import Runner
-from runtime.config import Config, DatabaseConfig
+from runtime.config import Config, DatabaseConfig, LogConfig
 from runtime.definition import Definition, Job
-from runtime.edges import clock, processes, signals
+from runtime.edges import clock, log, processes, signals
 from runtime.edges.board import Board
 from runtime.edges.fence import Sessions
+from runtime.edges.ids import new_id
 from runtime.edges.memory import MemoryStore
 from runtime.edges.postgres import PostgresStore
 from runtime.edges.processes import Child, Ends, Shared
 from runtime.edges.store import Store
-from runtime.model.exits import EXIT_OK, Certificate, Progress, Verdict
+from runtime.model.exits import EXIT_OK, OUTPUT_TAIL, Certificate, Exit, Progress, Verdict
 from runtime.model.jobs import (
     Claim,
+    Code,
     Counts,
     Ending,
+    Failure,
     Holder,
     JobView,
+    Lease,
     Missed,
     Overlap,
     ScheduleView,
@@ -69,12 +74,24 @@ from runtime.queue import (
 )
 from runtime.registry import DEFINED, Registry
 from runtime.rules import budgets
-from runtime.rules.attempts import Glance, Intent, Remains, settle_dead
+from runtime.rules.attempts import (
+    GENTLE,
+    Batch,
+    Bounds,
+    Glance,
+    Intent,
+    Remains,
+    next_look_at_s,
+    settle_dead,
+    verdict,
+)
 from runtime.rules.schedule import Schedule
 from runtime.rules.windows import Windows
+from runtime.rules.worker import Ran
 
 DEFAULT_TIMEOUT_S = 60.0  # of kinds that set none, in isolated attempts
 KILL_AFTER_S = 1.0
+LOOK_EVERY_S = 0.25  # at the progress of an attempt in a process of its own
 LEASE_S = 3600.0
 POINTS_MAX = 10_000  # kill points of one handler
 
@@ -347,92 +364,214 @@ def _no_certificate(ending: Ending) -> Certificate:
 # -- in a process of its own
 
 
+class Show(NamedTuple):
+    """Who hears at once what an attempt in a process of its own says; each may be called at any time until it ends."""
+
+    output: Callable[[bytes], object]
+    progress: Callable[[Progress], object]
+
+
 class _Apart(msgspec.Struct, frozen=True):
     """What the process of one attempt is told; it is forked, so nothing here is copied."""
 
     claim: Claim
+    limits: Limits
     provided: Any
     sessions: Any
     hook: Callable[[], None] | None = None
+    log: LogConfig | None = None
+    redact: Redact | None = None
 
 
 def attempt_apart(
-    claim: Claim, provided: Provided, sessions: Sessions, hook: Callable[[], None] | None = None
+    claim: Claim,
+    provided: Provided,
+    sessions: Sessions,
+    hook: Callable[[], None] | None = None,
+    *,
+    limits: Limits | None = None,
+    kill_after_s: float = KILL_AFTER_S,
+    show: Show | None = None,
+    log_as: LogConfig | None = None,
+    redact: Redact | None = None,
 ) -> tuple[Settlement | None, Progress | None]:
-    """Run a claim in a forked process, under its limits; what came of it (None: it is settled), its last progress."""
+    """Run a claim in a forked process, under its limits; what came of it (None: it is settled), its last progress.
+
+    Args:
+        hook: is called in the process, before the handler.
+        show: hears what is printed and how far it is; None: what is printed goes to standard output at the end.
+        log_as: how log lines are written, to standard error; None: as the process of the caller does.
+        redact: as of `settle_attempt`.
+    """
     shared = Shared()
     log_fd = os.dup(2)
+    limits = limits or _limits(claim)
     child = processes.start(
-        "attempt", _main, _Apart(claim, provided, sessions, hook), shared, FromChild, "fork", log_fd
+        "attempt",
+        _main,
+        _Apart(claim, limits, provided, sessions, hook, log_as, redact),
+        shared,
+        FromChild,
+        "fork",
+        log_fd,
     )
     os.close(log_fd)
+    watch = _Watch(claim, limits, child, shared, kill_after_s, show)
     try:
-        return _watch(claim, child, shared)
+        return watch.to_the_end()
     finally:
+        watch.kill()
         child.close()
         shared.close()
 
 
 def _main(ends: Ends, spec: _Apart) -> int:
-    kind = spec.claim.kind
-    output = Output(ends)
+    claim = spec.claim
+    if spec.log is not None:
+        log.setup(ends.log.fd, spec.log.level, spec.log.format, actor="attempt")
+    output = Output(ends, marked=False)
     board = Board(ends.board.fd)
-    limits = {kind: _limits(spec.claim)}
-    handlers = Registry([DEFINED.get(kind)])
-    runner = Runner(1, handlers, limits, spec.provided, spec.sessions, board, output, ends)
+    handlers = Registry([DEFINED.get(claim.kind)])
+    limits = {claim.kind: spec.limits}
+    runner = Runner(1, handlers, limits, spec.provided, spec.sessions, board, output, ends, spec.redact)
     if spec.hook is not None:
         spec.hook()
-    runner.run(spec.claim, 1)
+    ran = runner.run(claim, 1)
     spec.sessions.close()
     sys.stdout.flush()
+    if isinstance(ran, Ran) and not ran.safe:  # too large for the journal: the other pipe carries it
+        with open(ends.write.fd, "wb", closefd=False) as pipe:
+            pipe.write(msgspec.msgpack.encode(ran.settlement))
     return EXIT_OK
 
 
-def _watch(claim: Claim, child: Child, shared: Shared) -> tuple[Settlement | None, Progress | None]:
-    """Wait for the end of an attempt, and enforce its limits as a supervisor does."""
-    limits = _limits(claim)
-    soft_at_s = clock.now_s() + limits.timeout_s
-    hard_at_s = soft_at_s + KILL_AFTER_S
-    intent: Intent | None = None
-    output = bytearray()
-    while True:
-        wait_s = max((hard_at_s if intent else soft_at_s) - clock.now_s(), 0.0)
-        ready, _, _ = select.select([child.sentinel, child.output_fd], [], [], min(wait_s, 0.25))
-        if child.output_fd in ready:
-            output += _read(child.output_fd)
-            del output[: -64 * 1024]
-        if child.sentinel in ready:
-            break
-        now_s = clock.now_s()
-        if intent is None and now_s >= soft_at_s:
-            intent = Intent(Verdict.TIMEOUT, 1, hard_at_s)
-            processes.signal_runner(child, shared, signals.STACKS)
-            shared.board.warn(1, "timeout")
-            processes.signal_runner(child, shared, signals.SOFT)
-        runner = processes.runner_of(child, shared)
-        over = limits.memory_bytes and processes.resident_bytes(runner) > limits.memory_bytes
-        if over and intent is None:
-            intent = Intent(Verdict.MEMORY, 1, now_s)
-            processes.send_signal(child, signal.SIGKILL)
-        elif intent is not None and now_s >= hard_at_s:
-            processes.send_signal(child, signal.SIGKILL)
-    exit = None
-    while exit is None:
-        exit = processes.reap(child)
-    while data := _read(child.output_fd):
-        output += data
-    os.write(1, output)
-    shown = shared.board.read()
-    if journal := shared.board.journal():
-        return journal[0], shown.progress
-    if exit.code == EXIT_OK and not shown.number:
-        return None, shown.progress  # it ended the job in a transaction of its own
-    glance = Glance(1, shown.started_ns / 1e9, shown.progressed_ns / 1e9, shown.progress)
-    remains = Remains(
-        glance=glance, output_tail=output[-64 * 1024 :].decode("utf-8", "replace"), stack=shared.stacks()
-    )
-    held = Held(claim.lease, claim.kind, claim.attempt, claim.failures, claim.crashes)
-    return settle_dead(held, limits, intent, exit, remains, chance=0.0), shown.progress
+class _Watch:
+    """Waits for the end of an attempt, and enforces its limits as a supervisor does."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        limits: Limits,
+        child: Child,
+        shared: Shared,
+        kill_after_s: float,
+        show: Show | None,
+    ) -> None:
+        self._held = Held(claim.lease, claim.kind, claim.attempt, claim.failures, claim.crashes)
+        self._limits = limits
+        self._child = child
+        self._shared = shared
+        self._show = show
+        self._began_s = clock.now_s()
+        self._batch = Batch({1: self._held}, self._began_s, self._began_s)
+        self._bounds = Bounds(lease_s=0.0, kill_after_s=kill_after_s, memory_bytes=None, fencing=False)
+        self._intent: Intent | None = None
+        self._exit: Exit | None = None
+        self._output = bytearray()  # the last of it
+        self._answer = bytearray()  # an outcome that the journal had no room for
+        self._shown: Progress | None = None
+        self._out_of_memory = processes.out_of_memory_count()
+
+    def to_the_end(self) -> tuple[Settlement | None, Progress | None]:
+        child = self._child
+        watched = {child.sentinel, child.output_fd, child.pipe.read_fd}
+        while True:
+            ready, _, _ = select.select(watched, [], [], self._look())
+            if child.output_fd in ready and not self._take_output():
+                watched.discard(child.output_fd)
+            if child.pipe.read_fd in ready and not self._take_answer():
+                watched.discard(child.pipe.read_fd)
+            if child.sentinel in ready and self._reap():
+                break
+        while self._take_output() or self._take_answer():
+            pass
+        self._tell_progress(self._glance())
+        if self._show is None:
+            os.write(1, self._output)
+        return self._outcome(), self._shown
+
+    def kill(self) -> None:
+        """End the process, if it lives, with all that is in its group."""
+        if self._exit is None:
+            processes.send_signal(self._child, signal.SIGKILL)
+            select.select([self._child.sentinel], [], [], KILL_AFTER_S)
+            self._reap()
+
+    def _look(self) -> float:
+        """Judge the attempt as it stands, and do what follows; seconds until the next look."""
+        glance, now_s = self._glance(), clock.now_s()
+        self._tell_progress(glance)
+        if self._intent is None:
+            why = verdict(self._batch, glance, self._limits, self._bounds, now_s)
+            if why is not None:
+                self._intend(why, now_s)
+        elif now_s >= self._intent.kill_at_s:
+            processes.send_signal(self._child, signal.SIGKILL)
+        kinds = {self._held.kind: self._limits}
+        at_s = next_look_at_s(self._batch, glance, self._intent, kinds, self._bounds, now_s)
+        return min(max(at_s - now_s, 0.0), LOOK_EVERY_S)
+
+    def _intend(self, why: Verdict, now_s: float) -> None:
+        if why not in GENTLE:
+            self._intent = Intent(why, 1, now_s)
+            processes.send_signal(self._child, signal.SIGKILL)
+            return
+        self._intent = Intent(why, 1, now_s + self._bounds.kill_after_s)
+        processes.signal_runner(self._child, self._shared, signals.STACKS)
+        self._shared.board.warn(1, "timeout" if why is Verdict.TIMEOUT else "stall")
+        processes.signal_runner(self._child, self._shared, signals.SOFT)
+
+    def _glance(self) -> Glance:
+        shown = self._shared.board.read()
+        runner = processes.runner_of(self._child, self._shared)
+        return Glance(
+            number=1,
+            started_s=shown.started_ns / 1e9 or self._began_s,
+            progress_s=shown.progressed_ns / 1e9,
+            progress=shown.progress,
+            memory_bytes=processes.resident_bytes(runner) if self._limits.memory_bytes else 0,
+            cpu_s=shown.cpu_ns / 1e9,
+        )
+
+    def _tell_progress(self, glance: Glance) -> None:
+        if glance.progress != self._shown:
+            self._shown = glance.progress
+            if self._show is not None and self._shown is not None:
+                self._show.progress(self._shown)
+
+    def _take_output(self) -> bool:
+        data = _read(self._child.output_fd)
+        self._output += data
+        del self._output[:-OUTPUT_TAIL]
+        if data and self._show is not None:
+            self._show.output(data)
+        return bool(data)
+
+    def _take_answer(self) -> bool:
+        data = _read(self._child.pipe.read_fd)
+        self._answer += data
+        return bool(data)
+
+    def _reap(self) -> bool:
+        self._exit = processes.reap(self._child)
+        return self._exit is not None
+
+    def _outcome(self) -> Settlement | None:
+        assert self._exit is not None
+        if journal := self._shared.board.journal():
+            return journal[0]
+        if self._answer and self._exit.code == EXIT_OK:
+            return msgspec.msgpack.decode(self._answer, type=Settlement)
+        if self._exit.code == EXIT_OK and not self._shared.board.read().number:
+            return None  # it ended the job in a transaction of its own
+        struck = processes.out_of_memory_count() > self._out_of_memory
+        remains = Remains(
+            glance=self._glance(),
+            output_tail=self._output.decode("utf-8", "replace"),
+            stack=self._shared.stacks(),
+            out_of_memory=self._exit.signal == signal.SIGKILL and struck,
+        )
+        return settle_dead(self._held, self._limits, self._intent, self._exit, remains, chance=0.0)
 
 
 def _read(fd: int) -> bytes:
@@ -440,6 +579,87 @@ def _read(fd: int) -> bytes:
         return os.read(fd, 65536)
     except BlockingIOError:
         return b""
+
+
+# -- one job
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one attempt."""
+
+    id: str
+    kind: str
+    ending: Ending
+    code: Code | None  # why it is not done; None: it is, or it was snoozed
+    result: Any = None  # of the type that `run` says it returns
+    error: Failure | None = None
+    certificate: Certificate | None = None  # of a process that was killed or died
+    progress: Progress | None = None  # the last that it reported
+    seconds: float  # that it took
+
+    @property
+    def done(self) -> bool:
+        return self.ending is Ending.DONE
+
+
+def run_job(job: Job, *, provided: Mapping[type, object] | None = None) -> Outcome:
+    """Run a job now, one attempt without retries, in a process of its own under the limits of its kind.
+
+    There is no queue and no database, and nothing of it is kept: what it left is in the answer.
+
+    Args:
+        provided: values for what the handler asks for, by type, in place of their providers.
+
+    Raises:
+        PayloadInvalid: the job is none that could be pushed, or the result is not what `run` says it returns.
+    """
+    definition = DEFINED.definition_of(job)
+    claim = claim_of(definition, job)
+    limits = once(definition.limits(DEFAULT_TIMEOUT_S))
+    with closing(Provided(Config(), provided or {})) as values:
+        began_s = clock.now_s()
+        settlement, progress = attempt_apart(claim, values, Sessions(""), limits=limits)
+    assert settlement is not None, "without a database it cannot have settled itself"
+    outcome = outcome_of(claim, settlement, progress, clock.now_s() - began_s)
+    if outcome.result is None:
+        return outcome
+    return msgspec.structs.replace(outcome, result=definition.decode_result(outcome.result))
+
+
+def once(limits: Limits) -> Limits:
+    """The same for a single attempt, which nothing follows."""
+    return msgspec.structs.replace(limits, retries=0, crash_retries=False)
+
+
+def claim_of(definition: Definition, job: Job) -> Claim:
+    """A claim of a job that is in no store."""
+    return Claim(
+        lease=Lease(new_id(), 1),
+        kind=definition.kind,
+        queue=definition.queue,
+        priority=definition.priority,
+        due=datetime.now(UTC),
+        attempt=1,
+        failures=0,
+        crashes=0,
+        payload=definition.encode(job),
+    )
+
+
+def outcome_of(claim: Claim, settlement: Settlement, progress: Progress | None, seconds: float) -> Outcome:
+    """The answer of a run, with the result as JSON."""
+    result = settlement.result
+    return Outcome(
+        id=claim.lease.id,
+        kind=claim.kind,
+        ending=settlement.ending,
+        code=settlement.code,
+        result=None if result is None else msgspec.Raw(result.encode()),
+        error=settlement.error,
+        certificate=settlement.certificate,
+        progress=progress,
+        seconds=round(seconds, 6),
+    )
 
 
 # -- crashes

@@ -12,7 +12,7 @@ MODULES = sorted((ROOT / "runtime").rglob("*.py"))
 MODEL = {"errors", "model"}
 SETTINGS = MODEL | {"rules", "edges", "config", "definition", "providers", "registry"}
 ACTORS = SETTINGS | {"actors"}
-USE = ACTORS | {"queue", "queue_async", "testing", "pytest_plugin", "sim"}
+USE = ACTORS | {"queue", "queue_async", "testing", "foreground", "pytest_plugin", "sim"}
 LAYERS = {  # layer: what of this package it may import
     "errors": set(),
     "model": MODEL,
@@ -26,6 +26,7 @@ LAYERS = {  # layer: what of this package it may import
     "queue": USE,
     "queue_async": USE,
     "testing": USE,
+    "foreground": USE,
     "pytest_plugin": USE,
     "sim": USE,
     "cli": USE | {"cli"},

@@ -38,6 +38,7 @@ class Project:
             confined,
             self.tested,
             self.with_pytest,
+            self.run_alone,
             *others,
         ) = blocks("python")
         (place / "handlers").mkdir()
@@ -96,8 +97,9 @@ def test_the_application_gets_its_result(project: Project) -> None:
     assert project("-c", f"from runtime import Queue; print(Queue().result({id!r}, timeout=60))") == "168\n"
 
 
-def test_the_test_of_a_handler_passes(project: Project) -> None:
-    project("-c", project.tested)
+def test_the_tests_of_handlers_pass(project: Project) -> None:
+    for text in (project.tested, project.run_alone):
+        project("-c", text)
 
 
 def test_the_tests_of_pytest_pass(project: Project, place: Path) -> None:
@@ -136,7 +138,8 @@ def test_effects_happen_and_work_tables_are_worked_off(
         paid = project("-m", "runtime", "push", "pay", '{"invoice": 1}').strip()
         for kind, payload in (("note", '{"text": "x"}'), ("remind", "{}"), ("render", "{}")):
             project("-m", "runtime", "push", kind, payload)
-        project("-m", "runtime", "push", "send-outbox", "--after", "1s")
+        project("-m", "runtime", "run", "--until-idle")
+        project("-m", "runtime", "push", "send-outbox")  # what the reminder has written is there by now
         project("-m", "runtime", "run", "--until-idle")
         assert json.loads(project("-m", "runtime", "status", paid, "--json"))["result"] == 70
         assert conn.execute("select amount from account").fetchone() == (70,)

@@ -32,10 +32,10 @@ from runtime import (
 from runtime.edges.ids import new_id
 from runtime.edges.postgres import PostgresStore
 from runtime.errors import QueueFull
-from runtime.model.exits import Verdict
-from runtime.model.jobs import Ending, NewJob, State
+from runtime.model.exits import Progress, Verdict
+from runtime.model.jobs import Code, Ending, NewJob, State
 from runtime.registry import DEFINED, Registry
-from runtime.testing import LocalQueue, crash_everywhere
+from runtime.testing import LocalQueue, crash_everywhere, run_job
 
 T = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MS = timedelta(milliseconds=1)
@@ -320,7 +320,9 @@ def failures(local: LocalQueue) -> list[dict[str, Any]]:
 
 def test_a_failure_is_one_line_and_a_final_one_is_dead_at_once(local: LocalQueue) -> None:
     final, other = local.push(Final(how="final")), local.push(Final(how="other"))
-    told = {"event": "attempt.failed", "log_level": "warning", "kind": "t-final", "attempt": 1}
+    told = {
+        "event": "attempt.failed", "log_level": "warning", "kind": "t-final", "attempt": 1, "code": "handler_failed"
+    }  # fmt: skip
     assert failures(local) == [
         {**told, "job": final, "error": "KeyError", "ending": "dead", "state": "dead", "retry_in_s": 0},
         {
@@ -334,7 +336,9 @@ def test_a_failure_is_one_line_and_a_final_one_is_dead_at_once(local: LocalQueue
     ]
     [dead] = local._store.dead()
     assert dead.id == final
-    error = dead.attempts[0].error
+    view = local.status(dead.id)
+    assert view is not None
+    error = view.attempts[0].error
     assert error is not None
     assert (error.class_, "KeyError: 'x'" in error.traceback) == ("KeyError", True)
 
@@ -468,3 +472,56 @@ def test_a_kick_from_the_test_is_a_run(local: LocalQueue) -> None:
     assert run is not None
     assert (run.kind, local.result(run.id)) == ("t-kicked", 7)
     assert local.drain() == 0
+
+
+@job("t-stalls", retry=Retry(3), timeout=30, stall_after=0.2)
+class Stalls(Job):
+    def run(self, ctx: Context) -> None:
+        ctx.progress(7)
+        time.sleep(30)
+
+
+@job("t-greedy", retry=Retry(3), timeout=30, memory_limit="150MiB")
+class Greedy(Job):
+    def run(self, ctx: Context) -> None:
+        held = bytearray(b"x") * 200 * 2**20
+        time.sleep(30)
+        assert held
+
+
+@job("t-long", retry=Retry(3))
+class Long(Job):
+    size: int
+
+    def run(self, ctx: Context) -> tuple[int, str]:
+        return os.getpid(), "x" * self.size
+
+
+def test_one_job_runs_in_a_process_of_its_own_and_answers() -> None:
+    outcome = run_job(Long(size=3))
+    pid, text = outcome.result
+    assert isinstance(outcome.result, tuple), "the result has the type that run says"
+    assert (text, outcome.done, outcome.code) == ("xxx", True, None)
+    assert pid != os.getpid()
+    assert run_job(Asks(), provided={Clerk: Clerk("a double")}).result == "a double"
+
+
+def test_a_result_that_no_journal_holds_is_no_crash() -> None:
+    assert len(run_job(Long(size=3_000_000)).result[1]) == 3_000_000
+
+
+def test_one_job_that_fails_has_one_attempt_and_says_why() -> None:
+    failed = run_job(Flaky(fails=1))
+    assert (failed.ending, failed.code, failed.done) == (Ending.DEAD, Code.HANDLER_FAILED, False)
+    assert failed.error is not None
+    assert failed.error.message == "attempt 1, last True"
+    crashed = run_job(Says(what="die"))
+    assert (crashed.ending, crashed.code) == (Ending.CRASHED, Code.CRASHED)
+    assert crashed.certificate is not None
+    assert crashed.certificate.signal == 9
+
+
+def test_an_isolated_handler_is_bound_by_its_stall_and_memory_limits() -> None:
+    stalled = run_job(Stalls())
+    assert (stalled.code, stalled.progress) == (Code.STALLED, Progress(7))
+    assert run_job(Greedy()).code is Code.MEMORY

@@ -18,12 +18,15 @@ from runtime.edges import log
 from runtime.edges.fence import Sessions, Writes
 from runtime.errors import Cancel, DefinitionError, LeaseLost, PayloadInvalid, Snooze, Stopping, TimedOut
 from runtime.model.exits import Certificate
-from runtime.model.jobs import TEXT_LIMIT, Claim, Ending, Failure, Kick, Lease, Settlement, State
+from runtime.model.jobs import TEXT_LIMIT, Claim, Code, Ending, Failure, Kick, Lease, Settlement, State
 from runtime.model.messages import Limits
 from runtime.model.units import clip
 from runtime.registry import DEFINED
 from runtime.rules import budgets
 
+Redact = Callable[[str], str]
+
+UNREDACTED = "not kept: the redaction hook failed"
 _OURS = str(Path(__file__).parent)
 
 
@@ -63,6 +66,7 @@ def settle_attempt(
     overdue: Callable[[], Ending | None],
     certify: Callable[[Ending], Certificate],
     writes: Writes,
+    redact: Redact | None = None,
 ) -> Settlement | None:
     """What becomes of the job of a claim; None: its handler has completed it, and nothing is to be settled.
 
@@ -71,16 +75,21 @@ def settle_attempt(
         overdue: how the attempt has ended already in its supervisor's eyes, whatever the handler does.
         certify: the certificate of such an ending.
         writes: by which the handler may have ended the job in a transaction of its own, whatever it does then.
+        redact: is given the message and the traceback, each by itself, and returns what may be kept of it.
     """
     lease = claim.lease
     kicks = Kicks(definition)
     writes.kicks = kicks.told
+    fault = Code.PAYLOAD_INVALID
     try:
-        result = call(definition.decode(claim.payload), definition, kicks)
+        job = definition.decode(claim.payload)
+        fault = Code.HANDLER_FAILED
+        result = call(job, definition, kicks)
         if writes.completed:
             return None
         if overdue() is not None:  # the handler has swallowed what was raised in it
             raise TimedOut("went on after its time limit")  # noqa: TRY301
+        fault = Code.RESULT_INVALID
         done = definition.encode_result(result)
     except (Snooze, Cancel, LeaseLost, Stopping) as said:
         return None if writes.completed else _as_said(lease, said)
@@ -92,20 +101,25 @@ def settle_attempt(
                 job=lease.id,
                 kind=claim.kind,
                 attempt=claim.attempt,
+                code=Code.HANDLER_FAILED,
                 error=type(error).__qualname__,
                 state=str(State.DONE),
             )
             return None
         ending = overdue()
+        ours = isinstance(error, PayloadInvalid)
+        if not ours:
+            fault = Code.HANDLER_FAILED  # `upgrade` raised, or a hook of the result's types
         settlement = budgets.failed(
             lease,
             claim.failures,
             limits,
             random.random(),
-            error=failure_of(error),
+            error=failure_of(error, redact, traced=fault is Code.HANDLER_FAILED),
             ending=ending,
             certificate=certify(ending) if ending is not None else None,
-            final=ending is None and isinstance(error, (PayloadInvalid, *definition.final)),
+            final=ending is None and (ours or isinstance(error, definition.final)),
+            fault=fault,
         )
         _log(claim, settlement)
         return settlement
@@ -142,6 +156,7 @@ def _log(claim: Claim, settlement: Settlement) -> None:
         job=claim.lease.id,
         kind=claim.kind,
         attempt=claim.attempt,
+        code=settlement.code,
         error=settlement.error.class_ if settlement.error else None,
         ending=str(settlement.ending),
         state=str(settlement.state),
@@ -149,12 +164,19 @@ def _log(claim: Claim, settlement: Settlement) -> None:
     )
 
 
-def failure_of(error: BaseException) -> Failure:
-    """A handler's exception as storable text, without our own frame."""
+def failure_of(error: BaseException, redact: Redact | None = None, *, traced: bool = True) -> Failure:
+    """A handler's exception as storable text, without our own frame.
+
+    Args:
+        traced: False leaves out the traceback: it would quote a payload, and no line of it is the handler's.
+    """
     try:
         message = str(error)
     except BaseException as nested:  # noqa: BLE001 - it is the handler's class that cannot say what it is
         message = f"<{type(nested).__name__} while making the message>"
+    name = type(error).__qualname__
+    if not traced:
+        return Failure(name, _redacted(clip(message, TEXT_LIMIT), redact))
     trace = error.__traceback__
     while (
         trace is not None
@@ -166,4 +188,15 @@ def failure_of(error: BaseException) -> Failure:
         lines = "".join(traceback.format_exception(type(error), error, trace))
     except BaseException as nested:  # noqa: BLE001 - likewise
         lines = f"<{type(nested).__name__} while formatting the traceback>"
-    return Failure(type(error).__qualname__, clip(message, TEXT_LIMIT), clip(lines, TEXT_LIMIT))
+    return Failure(name, *(_redacted(clip(text, TEXT_LIMIT), redact) for text in (message, lines)))
+
+
+def _redacted(text: str, redact: Redact | None) -> str:
+    """What the hook leaves of a text; nothing of it when the hook fails."""
+    if redact is None or not text:
+        return text
+    try:
+        left: object = redact(text)
+    except BaseException:  # noqa: BLE001 - user code: whatever it raises, the text must not be kept
+        return UNREDACTED
+    return clip(left, TEXT_LIMIT) if isinstance(left, str) else UNREDACTED

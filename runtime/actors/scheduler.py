@@ -22,7 +22,7 @@ from runtime.edges.processes import Ends
 from runtime.edges.store import Store
 from runtime.errors import SchemaOutdated, StoreUnavailable
 from runtime.model.exits import EXIT_FAILED
-from runtime.model.jobs import Ending
+from runtime.model.jobs import Code, Ending
 from runtime.model.messages import (
     AnythingLeft,
     Declare,
@@ -58,7 +58,10 @@ def main(ends: Ends, spec: Spec) -> int:
     setproctitle("tenure: scheduler")
     pipe: Pipe[Incoming] = Pipe(ends.read.fd, ends.write.fd, ToScheduler)
     store = PostgresStore(
-        spec.url, application_name="tenure scheduler", connect_timeout_s=config.database.connect_timeout
+        spec.url,
+        application_name="tenure scheduler",
+        connect_timeout_s=config.database.connect_timeout,
+        kept=config.kept,
     )
     state = rules.State(queues=config.service.queues, reclaim_every_s=config.lease.reclaim_every)
     pipe.send_and_wait(Ready())
@@ -122,7 +125,7 @@ def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:
         case rules.Reclaim(limit):
             lost = store.reclaim(limit)
             for lease in lost:
-                log.event("warning", "lease.reclaimed", job=lease.id, epoch=lease.epoch)
+                log.event("warning", "lease.reclaimed", job=lease.id, epoch=lease.epoch, code=Code.LEASE_LOST)
             return len(lost)
         case rules.Tick():
             return ticking.tick(store)
@@ -170,7 +173,12 @@ def _record(store: PostgresStore, record: Record) -> None:
             if not current:
                 lease = settlement.lease
                 log.event(
-                    "info", "lease.lost", job=lease.id, epoch=lease.epoch, dropped=str(settlement.ending)
+                    "info",
+                    "lease.lost",
+                    job=lease.id,
+                    epoch=lease.epoch,
+                    code=Code.LEASE_LOST,
+                    dropped=str(settlement.ending),
                 )
     if record.unstarted:
         store.give_back(record.unstarted)

@@ -23,9 +23,13 @@ _EMPTY = bytes(4)  # FIONREAD's answer when nothing waits in the pipe
 
 
 class Output:
-    """Descriptors 1 and 2 of this process: nothing printed stays in a buffer, and each job's end is marked."""
+    """Descriptors 1 and 2 of this process: nothing printed stays in a buffer, and each job's end is marked.
 
-    def __init__(self, ends: Ends) -> None:
+    `marked` is False in a process for one job, whose end is that of its output.
+    """
+
+    def __init__(self, ends: Ends, *, marked: bool = True) -> None:
+        self._marked = marked
         self._fd = ends.output.fd
         self._identity = _identity(self._fd)
         self._secret = ends.secret
@@ -53,7 +57,8 @@ class Output:
         if sys.stdout is not self._texts[0] or sys.stderr is not self._texts[1]:
             self._install()
         fcntl.ioctl(self._fd, termios.FIONREAD, self._waiting)
-        if self._streams[0].written or self._streams[1].written or self._waiting != _EMPTY:
+        printed = self._streams[0].written or self._streams[1].written or self._waiting != _EMPTY
+        if self._marked and printed:
             for stream in self._streams:
                 stream.written = False
             os.write(self._fd, marker(self._secret, number))

@@ -25,7 +25,7 @@ import structlog
 from setproctitle import setproctitle
 
 from runtime import registry
-from runtime.actors.attempt import Kicks, settle_attempt, writes_of
+from runtime.actors.attempt import Kicks, Redact, settle_attempt, writes_of
 from runtime.actors.context import Context
 from runtime.actors.surroundings import Output, Tidiness
 from runtime.config import Config
@@ -39,9 +39,9 @@ from runtime.edges.pipe import Pipe, Tokens
 from runtime.edges.postgres import PostgresStore
 from runtime.edges.processes import Ends
 from runtime.edges.store import Store
-from runtime.errors import BadFrame, SchemaOutdated, StoreUnavailable, TimedOut
+from runtime.errors import BadFrame, ConfigError, SchemaOutdated, StoreUnavailable, TimedOut
 from runtime.model.exits import EXIT_FAILED, Certificate, Progress, Verdict
-from runtime.model.jobs import Claim, Ending, Holder, Settlement, Want
+from runtime.model.jobs import Claim, Code, Ending, Holder, Settlement, Want
 from runtime.model.messages import Limits, Ready, Stop, ToWorker, Unready, Wake
 from runtime.providers import Provided, provide_each_attempt, unservable
 from runtime.registry import Registry
@@ -109,8 +109,16 @@ def main(ends: Ends, spec: Spec) -> int:
         os.environ.setdefault(variable, str(spec.config.thread_count))
     faulthandler.enable(file=ends.stacks.fd)  # also for what dies while it is imported
     handlers, broken = load_handlers(spec.config)
+    try:
+        redact = registry.hook("service.redact", spec.config.service.redact)
+    except ConfigError as error:  # without it, nothing that a handler raises may be stored
+        pipe.send_and_wait(Unready(reason=str(error)))
+        return EXIT_FAILED
     store = PostgresStore(
-        spec.url, application_name=f"tenure {name}", connect_timeout_s=spec.config.database.connect_timeout
+        spec.url,
+        application_name=f"tenure {name}",
+        connect_timeout_s=spec.config.database.connect_timeout,
+        kept=spec.config.kept,
     )
     try:
         store.check()
@@ -130,7 +138,7 @@ def main(ends: Ends, spec: Spec) -> int:
     database = msgspec.structs.replace(spec.config.database, url=spec.url)
     provided = Provided(msgspec.structs.replace(spec.config, database=database))
     sessions = Sessions(spec.url)
-    runner = Runner(spec.number, handlers, limits, provided, sessions, outside.board, output, ends)
+    runner = Runner(spec.number, handlers, limits, provided, sessions, outside.board, output, ends, redact)
     pipe.send_and_wait(Ready(kinds=limits, broken=broken, schedules=handlers.schedules))
     try:
         return _loop(spec, outside, runner)
@@ -204,7 +212,12 @@ def _exchange(spec: Spec, outside: Outside, runner: Runner, action: rules.Exchan
         if not kept:
             lease = settlement.lease
             log.event(
-                "warning", "lease.lost", job=lease.id, epoch=lease.epoch, dropped=str(settlement.ending)
+                "warning",
+                "lease.lost",
+                job=lease.id,
+                epoch=lease.epoch,
+                code=Code.LEASE_LOST,
+                dropped=str(settlement.ending),
             )
     return rules.Got(exchanged.claims, sent_s)
 
@@ -222,6 +235,7 @@ class Runner:
         board: Board,
         output: Output,
         ends: Ends,
+        redact: Redact | None = None,
     ) -> None:
         self._worker = worker
         self._pid = os.getpid()
@@ -234,6 +248,7 @@ class Runner:
         self._output = output
         self._stacks_fd = ends.stacks.fd
         self._kept = (ends.output.fd, ends.stacks.fd, ends.log.fd)  # by a fork in which an attempt runs
+        self._redact = redact
         self._log = structlog.get_logger()
         self._number = 0  # of the claim whose handler may be interrupted now
         self._cpu_ns = 0  # of this process when the job began
@@ -297,6 +312,7 @@ class Runner:
             lambda: self._overdue(number),
             self._certify,
             writes,
+            self._redact,
         )
 
     def _confined_attempt(self, claim: Claim, number: int) -> Settlement | None:

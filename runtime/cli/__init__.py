@@ -18,6 +18,7 @@ from typing import Annotated, TextIO
 import typer
 
 from runtime.cli import jobs, output, service, state
+from runtime.cli.one import job
 from runtime.cli.schedules import schedules
 from runtime.cli.worktables import worktable
 from runtime.errors import ConfigError, DefinitionError, Error, PayloadInvalid, UnknownKind
@@ -86,6 +87,7 @@ def _app() -> typer.Typer:
     ):
         app.command()(command)
     app.add_typer(schedules)
+    app.add_typer(job)
     app.add_typer(worktable)
     return app
 

@@ -23,7 +23,7 @@ After = Annotated[
 At = Annotated[
     str | None, typer.Option(metavar="TIME", help='Due then, such as "2030-01-31T08:00:00+01:00".')
 ]
-LISTED = ("id", "kind", "queue", "state", "attempt", "due", "finished")
+LISTED = ("id", "kind", "queue", "state", "code", "attempt", "due", "finished")
 
 
 def push(
@@ -62,7 +62,7 @@ def push(
         raise WrongUse("write --or-existing or --replace, not both")
     from runtime.queue import new_job, opened, push_one
 
-    definition = _handlers(found, kind).get(kind)
+    definition = handlers_of(found, kind).get(kind)
     try:
         job = new_job(
             definition,
@@ -94,7 +94,7 @@ def kick(
     found = settings(config)
     from runtime.queue import opened
 
-    asked = _handlers(found, kind).kick_of(kind)
+    asked = handlers_of(found, kind).kick_of(kind)
     with opened(found) as store:
         store.kick([asked])
     if json:
@@ -139,8 +139,11 @@ def dead(kind: Kind = None, limit: Limit = 50, json: Json = False, config: Confi
             output.as_json(_fields(job, "payload", "result"))
     else:
         output.table(
-            ("id", "kind", "queue", "attempts", "finished", "reason"),
-            ((job.id, job.kind, job.queue, job.attempt, job.finished, reason(job)) for job in listed),
+            ("id", "kind", "queue", "attempts", "finished", "code", "reason"),
+            (
+                (job.id, job.kind, job.queue, job.attempt, job.finished, job.code, reason(job))
+                for job in listed
+            ),
             "no dead jobs",
         )
     return EXIT_OK
@@ -258,7 +261,7 @@ def _retry_all(kind: str, config: Path | None, *, json: bool) -> int:
     return EXIT_OK
 
 
-def _handlers(config: Config, wanted: str) -> Registry:
+def handlers_of(config: Config, wanted: str) -> Registry:
     """The kinds of the configured modules; says what could not be imported, unless the kind is not there.
 
     Raises:

@@ -34,8 +34,12 @@ def as_json(value: object) -> None:
 
 def complain(text: str) -> None:
     """One line on standard error, whatever the text."""
-    parts = [part.strip() for part in text.splitlines() if part.strip()]
-    sys.stderr.write(safe("tenure: " + "; ".join(parts)) + "\n")
+    note("; ".join(part.strip() for part in text.splitlines() if part.strip()))
+
+
+def note(text: str) -> None:
+    """A line of ours on standard error, beside what a handler prints there."""
+    sys.stderr.write(safe(f"tenure: {text}") + "\n")
 
 
 def line(text: str = "", style: str = "") -> None:

@@ -95,11 +95,16 @@ def _print(findings: list[Finding], *, json: bool) -> None:
 
 
 def _check_handlers(config: Config) -> Iterator[Finding]:
-    """One finding a module that defines kinds or cannot be imported, and a kind that is left out."""
+    """One finding a module that defines kinds or cannot be imported, a kind that is left out, and a lacking hook."""
     from runtime.actors.worker import load_handlers
+    from runtime.registry import hook
 
     with contextlib.redirect_stdout(sys.stderr):  # what modules print is no result of ours
         registry, broken = load_handlers(config)
+        try:
+            hook("service.redact", config.service.redact)
+        except ConfigError as problem:
+            yield Finding("redaction", ok=False, text=str(problem))
     modules: dict[str, list[str]] = {}
     for kind in registry.kinds:
         definition = registry.get(kind)

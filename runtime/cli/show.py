@@ -64,13 +64,13 @@ def show(job: JobView) -> None:
 
 
 def reason(job: JobView) -> str:
-    """Why a job died, in one line: of the last attempt that is known."""
+    """What ended the last attempt of a job, in one line: its process's death, or the class of what it raised."""
     if not job.attempts:
         return ""
     last = job.attempts[-1]
     if last.certificate is not None:
         return cause(last.certificate)
-    return _summary(last.error) if last.error is not None else ""
+    return last.error.class_ if last.error is not None else ""
 
 
 def cause(certificate: Certificate) -> str:
@@ -103,6 +103,11 @@ def _attempt(attempt: Attempt) -> None:
         _field("by", f"node {attempt.node}, worker {attempt.worker}, pid {attempt.pid}", by=2)
     if attempt.started is not None:
         _field("started", output.moment(attempt.started), by=2)
+    of_attempt(attempt)
+
+
+def of_attempt(attempt: Attempt) -> None:
+    """Print how an attempt ended, and what it left in words."""
     if attempt.certificate is not None:
         for label, text in _certificate(attempt.certificate):
             _field(label, text, by=2)
@@ -117,7 +122,7 @@ def _headline(attempt: Attempt) -> str:
     text = f"attempt {attempt.attempt} {said}"
     if attempt.started is not None and attempt.ended is not None:
         text += f" after {format_duration((attempt.ended - attempt.started).total_seconds())}"
-    return text
+    return f"{text}: {attempt.code}" if attempt.code is not None else text
 
 
 def _certificate(certificate: Certificate) -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ from runtime.edges.lanes import Lane, Lanes
 from runtime.errors import QueueFull
 from runtime.model.exits import Progress
 from runtime.model.jobs import (
+    ALL_KEPT,
     CHARGES,
     HISTORY_LIMIT,
     KIND_BYTES,
@@ -35,6 +36,7 @@ from runtime.model.jobs import (
     Exchanged,
     Holder,
     JobView,
+    Kept,
     Kick,
     Lease,
     NewJob,
@@ -46,6 +48,7 @@ from runtime.model.jobs import (
     ScheduleView,
     Settlement,
     State,
+    Texts,
     Want,
 )
 
@@ -114,12 +117,19 @@ class MemoryStore:
         max_bytes: of all jobs that are not ended, about; a push above it raises QueueFull. None: no bound.
         check_epoch: False switches the fence off, so that a lease of an old epoch still settles. Only
             for the test that shows the simulator would find the double settle.
+        kept: which words of an attempt are stored.
     """
 
     def __init__(
-        self, clock: Callable[[], datetime], *, check_epoch: bool = True, max_bytes: int | None = None
+        self,
+        clock: Callable[[], datetime],
+        *,
+        check_epoch: bool = True,
+        max_bytes: int | None = None,
+        kept: Kept = ALL_KEPT,
     ) -> None:
         self._clock = clock
+        self._kept = kept
         self._check_epoch = check_epoch
         self._max_bytes = max_bytes
         self._jobs: dict[str, _Job] = {}
@@ -272,7 +282,12 @@ class MemoryStore:
     def dead(self, kind: str | None = None, limit: int = 50) -> list[JobView]:
         found = [job for job in self._jobs.values() if job.state is State.DEAD and kind in (None, job.kind)]
         found.sort(key=lambda job: (job.finished, job.id), reverse=True)
-        return [msgspec.structs.replace(_view(job), attempts=job.history[-1:]) for job in found[:limit]]
+        return [
+            msgspec.structs.replace(
+                _view(job), attempts=[values.with_texts(one, Texts()) for one in job.history[-1:]]
+            )
+            for job in found[:limit]
+        ]
 
     def counts(self) -> Counts:
         now = self._clock()
@@ -416,7 +431,7 @@ class MemoryStore:
         )
 
     def settle(self, settlements: Sequence[Settlement]) -> list[bool]:
-        outcomes = {one.lease: self._settle(one) for one in values.checked(settlements)}
+        outcomes = {one.lease: self._settle(one) for one in values.checked(settlements, self._kept)}
         return [outcomes.pop(one.lease, False) for one in settlements]
 
     def _settle(self, settlement: Settlement) -> bool:
@@ -625,6 +640,7 @@ class MemoryStore:
                 attempt,
                 ended=self._clock(),
                 ending=settlement.ending,
+                code=settlement.code,
                 error=settlement.error,
                 certificate=settlement.certificate,
             )
@@ -726,6 +742,7 @@ def _view(job: _Job) -> JobView:
         queue=job.queue,
         priority=job.priority,
         state=job.state,
+        code=values.code_of(job.state, job.history[-1].code if job.history else None),
         due=job.due,
         progress=job.progress,
         attempt=job.attempt,

@@ -35,15 +35,18 @@ from runtime.edges.statements import array, session_name
 from runtime.errors import StoreUnavailable
 from runtime.model.exits import Progress
 from runtime.model.jobs import (
+    ALL_KEPT,
     CHARGES,
     HISTORY_LIMIT,
     Attempt,
     Claim,
+    Code,
     Counts,
     Ending,
     Exchanged,
     Holder,
     JobView,
+    Kept,
     Kick,
     Lease,
     NewJob,
@@ -55,6 +58,7 @@ from runtime.model.jobs import (
     ScheduleView,
     Settlement,
     State,
+    Texts,
     Want,
 )
 
@@ -91,6 +95,7 @@ class PostgresStore:
             makes a claim a little slower.
         application_name: what `pg_stat_activity` shows.
         connect_timeout_s: seconds to wait for a connection.
+        kept: which words of an attempt are stored.
     """
 
     def __init__(
@@ -101,8 +106,10 @@ class PostgresStore:
         prepare: bool = True,
         application_name: str = "tenure",
         connect_timeout_s: float = 5.0,
+        kept: Kept = ALL_KEPT,
     ) -> None:
         self._url = url
+        self._kept = kept
         self._clock = clock
         self._prepare = prepare
         self._application_name = application_name
@@ -414,7 +421,7 @@ class PostgresStore:
     # -- for workers
 
     def exchange(self, settlements: Sequence[Settlement], want: Want | None) -> Exchanged:
-        told = values.checked(settlements)
+        told = values.checked(settlements, self._kept)
         if not told and want is None:
             return Exchanged(kept=(), claims=())
         try:
@@ -500,8 +507,10 @@ class PostgresStore:
                 "states": array(one.state for one in told),
                 "delays": array(values.delay(one.delay_s) for one in told),
                 "results": results,
-                "errors": array(_json(one.error) for one in told),
-                "certificates": array(_json(one.certificate) for one in told),
+                "codes": array(one.code for one in told),
+                "errors": array(one.error.class_ if one.error else None for one in told),
+                "certificates": array(_certificate_json(one) for one in told),
+                "texts": array(_texts_json(one) for one in told),
                 "keep": HISTORY_LIMIT,
             },
         )
@@ -734,6 +743,22 @@ def _json(value: msgspec.Struct | None) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
+def _certificate_json(settlement: Settlement) -> str | None:
+    """Without its words."""
+    certificate = settlement.certificate
+    return (
+        None
+        if certificate is None
+        else _json(msgspec.structs.replace(certificate, output_tail="", stack=None))
+    )
+
+
+def _texts_json(settlement: Settlement) -> str | None:
+    """Null for none."""
+    texts = values.texts_of(settlement.error, settlement.certificate)
+    return None if texts == Texts() else _json(texts)
+
+
 def _raw(text: str | None) -> msgspec.Raw | None:
     return None if text is None else msgspec.Raw(text.encode())
 
@@ -759,13 +784,14 @@ def _view(row: TupleRow) -> JobView:
     id, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique, created = row[
         :12
     ]
-    finished, progress = row[12:]
+    finished, progress, code = row[12:]
     return JobView(
         id=id,
         kind=kind,
         queue=queue,
         priority=priority,
         state=State(state),
+        code=values.code_of(State(state), None if code is None else Code(code)),
         due=due,
         progress=_progress(progress),
         attempt=attempt,
@@ -798,11 +824,15 @@ def _schedule(row: TupleRow) -> ScheduleView:
 
 
 def _whole_view(row: TupleRow) -> JobView:
-    view = _view(row[:14])
-    epoch, started, node, worker, pid, payload, result, history = row[14:]
-    attempts = (
-        [] if history is None else [_in_utc(one) for one in msgspec.json.decode(history, type=list[Attempt])]
-    )
+    view = _view(row[:15])
+    epoch, started, node, worker, pid, payload, result, history, texts = row[15:]
+    attempts = []
+    if history is not None:
+        words = {} if texts is None else msgspec.json.decode(texts, type=dict[int, Texts])
+        attempts = [
+            values.with_texts(_in_utc(one), words.get(one.epoch, Texts()))
+            for one in msgspec.json.decode(history, type=list[Attempt])
+        ]
     if view.state in (State.RUNNING, State.DONE):  # the attempt that is told by the columns of the row
         attempts.append(
             Attempt(

@@ -228,12 +228,12 @@ with told as (
 ), kept as (
     insert into tenure.finished (
         id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
-        created, finished, started, node, worker, pid, payload, result, progress, history
+        created, finished, started, node, worker, pid, payload, result, progress, history, texts
     )
     select
         id, kind, queue, priority, 'done', due, attempt, epoch, failures, crashes, interruptions, unique_key,
         created, coalesce(%(now)s::timestamptz, now()), started, node, worker, pid, payload, result, progress,
-        history
+        history, texts
     from gone
 )
 select id::text, epoch, case when unique_key ^@ 'schedule:' then pg_notify('tenure', '@kick')::text end from gone
@@ -242,13 +242,15 @@ select id::text, epoch, case when unique_key ^@ 'schedule:' then pg_notify('tenu
 SETTLE = """
 -- Settle attempts, each the way it ended.
 -- Holds: the fence. A job whose cancel was asked for becomes cancelled where queued is said. What ends
---   leaves the live table here and now; what goes back is told to its queue.
+--   leaves the live table here and now; what goes back is told to its queue. What an attempt left in words is in
+--   `texts`, by its epoch, and goes when the attempt goes from `history`.
 -- Locks: the settled rows.
 with told as (
     select * from unnest(
         %(ids)s::uuid[], %(epochs)s::int[], %(endings)s::text[], %(budgets)s::text[], %(states)s::text[],
-        %(delays)s::float8[], %(results)s::text[], %(errors)s::text[], %(certificates)s::text[]
-    ) as t (id, epoch, ending, budget, state, delay_s, result, error, certificate)
+        %(delays)s::float8[], %(results)s::text[], %(codes)s::text[], %(errors)s::text[],
+        %(certificates)s::text[], %(texts)s::text[]
+    ) as t (id, epoch, ending, budget, state, delay_s, result, code, error, certificate, texts)
 ), held as (
     select
         j.id, j.epoch, j.unique_key, t.delay_s,
@@ -260,8 +262,12 @@ with told as (
         case when t.state = 'done' then j.history else tenure.remember(j.history, jsonb_build_object(
             'attempt', j.attempt, 'epoch', j.epoch, 'node', j.node, 'worker', j.worker, 'pid', j.pid,
             'started', j.started, 'ended', coalesce(%(now)s::timestamptz, now()), 'ending', t.ending,
-            'error', t.error::jsonb, 'certificate', t.certificate::jsonb
-        ), %(keep)s::int) end as history
+            'code', t.code, 'error', case when t.error is not null then jsonb_build_object('class', t.error) end,
+            'certificate', t.certificate::jsonb
+        ), %(keep)s::int) end as history,
+        case when t.state = 'done' then j.texts
+            else tenure.retell(j.texts, j.history, j.epoch, t.texts::jsonb, %(keep)s::int)
+        end as texts
     from tenure.job j join told t on j.id = t.id and j.epoch = t.epoch
     where j.lease_until is not null
     order by j.id
@@ -272,25 +278,25 @@ with told as (
     returning
         j.id, j.kind, j.queue, j.priority, h.state, j.due, j.attempt, j.epoch, h.failures, h.crashes,
         h.interruptions, j.unique_key, j.created, j.started, j.node, j.worker, j.pid, j.payload, h.result,
-        j.progress, h.history
+        j.progress, h.history, h.texts
 ), finished as (
     insert into tenure.finished (
         id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
-        created, finished, started, node, worker, pid, payload, result, progress, history
+        created, finished, started, node, worker, pid, payload, result, progress, history, texts
     )
     select
         id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
         created, coalesce(%(now)s::timestamptz, now()), started, node, worker, pid, payload, result, progress,
-        history
+        history, texts
     from gone where state <> 'dead'
 ), dead as (
     insert into tenure.dead (
         id, kind, queue, priority, due, attempt, epoch, failures, crashes, interruptions, unique_key,
-        created, finished, payload, progress, history
+        created, finished, payload, progress, history, texts
     )
     select
         id, kind, queue, priority, due, attempt, epoch, failures, crashes, interruptions, unique_key,
-        created, coalesce(%(now)s::timestamptz, now()), payload, progress, history
+        created, coalesce(%(now)s::timestamptz, now()), payload, progress, history, texts
     from gone where state = 'dead'
 ), back as (
     update tenure.job j set
@@ -303,6 +309,7 @@ with told as (
         crashes = h.crashes,
         interruptions = h.interruptions,
         history = h.history,
+        texts = h.texts,
         lease_until = null, started = null, node = null, worker = null, pid = null
     from held h
     where j.id = h.id and h.state = 'queued'
@@ -352,11 +359,11 @@ with held as (
 ), finished as (
     insert into tenure.finished (
         id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
-        created, finished, payload, progress, history
+        created, finished, payload, progress, history, texts
     )
     select
         id, kind, queue, priority, 'cancelled', due, attempt - 1, epoch, failures, crashes, interruptions,
-        unique_key, created, coalesce(%(now)s::timestamptz, now()), payload, progress, history
+        unique_key, created, coalesce(%(now)s::timestamptz, now()), payload, progress, history, texts
     from gone
 ), back as (
     update tenure.job j set
@@ -454,11 +461,11 @@ with it as (
 ), finished as (
     insert into tenure.finished (
         id, kind, queue, priority, state, due, attempt, epoch, failures, crashes, interruptions, unique_key,
-        created, finished, payload, progress, history
+        created, finished, payload, progress, history, texts
     )
     select
         id, kind, queue, priority, 'cancelled', due, attempt, epoch, failures, crashes, interruptions, unique_key,
-        created, coalesce(%(now)s::timestamptz, now()), payload, progress, history
+        created, coalesce(%(now)s::timestamptz, now()), payload, progress, history, texts
     from gone
 ), asked as (
     update tenure.job j set cancel = (j.lease_until is not null) from it where j.id = it.id and it.state = 'running' returning j.id
@@ -477,10 +484,10 @@ RETRY = """
 with it as (
     select * from tenure.dead where id = %(id)s::uuid for update
 ), back as (
-    insert into tenure.job (id, kind, queue, priority, due, epoch, unique_key, created, payload, progress, history)
+    insert into tenure.job (id, kind, queue, priority, due, epoch, unique_key, created, payload, progress, history, texts)
     select
         id, kind, queue, priority, coalesce(%(now)s::timestamptz, now()), epoch, unique_key, created, payload,
-        progress, history
+        progress, history, texts
     from it
     on conflict do nothing
     returning id, queue
@@ -504,10 +511,10 @@ with it as (
     limit %(limit)s::int
     for update skip locked
 ), back as (
-    insert into tenure.job (id, kind, queue, priority, due, epoch, unique_key, created, payload, progress, history)
+    insert into tenure.job (id, kind, queue, priority, due, epoch, unique_key, created, payload, progress, history, texts)
     select
         id, kind, queue, priority, coalesce(%(now)s::timestamptz, now()), epoch, unique_key, created, payload,
-        progress, history
+        progress, history, texts
     from it order by id
     on conflict do nothing
     returning id, queue
@@ -552,27 +559,27 @@ STATUS = """
 -- One job whole, wherever it is.
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
-    null::timestamptz, progress::text, epoch, started, node, worker, pid, payload::text, null, history::text
+    null::timestamptz, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid, payload::text, null, history::text, texts::text
 from tenure.job where id = %(id)s::uuid
 union all
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
-    finished, progress::text, epoch, started, node, worker, pid, payload::text, result::text, history::text
+    finished, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid, payload::text, result::text, history::text, texts::text
 from tenure.finished where id = %(id)s::uuid
 union all
 select
     id::text, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
-    finished, progress::text, epoch, null, null, null, null, payload::text, null, history::text
+    finished, progress::text, history -> -1 ->> 'code', epoch, null, null, null, null, payload::text, null, history::text, texts::text
 from tenure.dead where id = %(id)s::uuid
 """
 
 JOBS = """
--- Jobs, newest first; a null filter lets everything through.
+-- Jobs, newest first, without the words that their attempts left; a null filter lets everything through.
 -- Needs: the primary keys and finished_id, read backwards.
 with live as (
     select
         id, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
-        null::timestamptz as finished, progress::text as progress
+        null::timestamptz as finished, progress::text as progress, history -> -1 ->> 'code' as code
     from tenure.job
     where (%(state)s::text is null or state = %(state)s::text)
         and (%(kind)s::text is null or kind = %(kind)s::text)
@@ -581,7 +588,7 @@ with live as (
 ), finished as (
     select
         id, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
-        finished, progress::text
+        finished, progress::text, history -> -1 ->> 'code'
     from tenure.finished
     where (%(state)s::text is null or state = %(state)s::text)
         and (%(kind)s::text is null or kind = %(kind)s::text)
@@ -590,7 +597,7 @@ with live as (
 ), dead as (
     select
         id, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
-        finished, progress::text
+        finished, progress::text, history -> -1 ->> 'code'
     from tenure.dead
     where (%(state)s::text is null or %(state)s::text = 'dead')
         and (%(kind)s::text is null or kind = %(kind)s::text)
@@ -599,17 +606,17 @@ with live as (
 )
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
-    finished, progress
+    finished, progress, code
 from (select * from live union all select * from finished union all select * from dead) as every
 order by every.id desc limit %(limit)s::int
 """
 
 DEAD = """
--- Dead jobs, latest death first, with the last of their attempts.
+-- Dead jobs, latest death first, with the last of their attempts, but without the words that it left.
 -- Needs: dead_finished, read backwards.
 select
     id::text, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
-    finished, progress::text, (history -> -1)::text
+    finished, progress::text, history -> -1 ->> 'code', (history -> -1)::text
 from tenure.dead
 where %(kind)s::text is null or kind = %(kind)s::text
 order by finished desc, dead.id desc limit %(limit)s::int

@@ -15,13 +15,17 @@ from runtime.model.exits import Certificate, Progress
 from runtime.model.jobs import (
     SCHEDULE_BYTES,
     TEXT_LIMIT,
+    Attempt,
     Claim,
+    Code,
     Ending,
     Failure,
+    Kept,
     NewJob,
     NewSchedule,
     Settlement,
     State,
+    Texts,
 )
 from runtime.model.units import clip
 
@@ -57,8 +61,8 @@ def check_due(due: datetime | None, of: str) -> None:
         raise ValueError(f"due of {of} must have a time zone, got {due!r}")
 
 
-def checked(settlements: Sequence[Settlement]) -> list[Settlement]:
-    """The first settlement of each lease, with storable texts.
+def checked(settlements: Sequence[Settlement], kept: Kept) -> list[Settlement]:
+    """The first settlement of each lease, with storable texts, and of these only what is to be kept.
 
     Raises:
         ValueError: a caller's bug: running is no outcome, done is an outcome and an ending or neither, and only what
@@ -72,7 +76,8 @@ def checked(settlements: Sequence[Settlement]) -> list[Settlement]:
             raise ValueError(f"an attempt that ends {one.ending} kicks nothing")
         first.setdefault(one.lease, one)
     return [
-        one if one.error is None and one.certificate is None else _storable(one) for one in first.values()
+        one if one.error is None and one.certificate is None else _storable(one, kept)
+        for one in first.values()
     ]
 
 
@@ -84,6 +89,7 @@ def refused(settlement: Settlement) -> Settlement:
         state=State.DEAD if settlement.state is State.DONE else settlement.state,
         delay_s=settlement.delay_s,
         error=REFUSED,
+        fault=Code.UNSTORABLE,
     )
 
 
@@ -112,20 +118,53 @@ def storable_progress(progress: Progress) -> Progress | None:
     return msgspec.structs.replace(progress, note=clip(progress.note, TEXT_LIMIT))
 
 
-def _storable(settlement: Settlement) -> Settlement:
+def code_of(state: State, last: Code | None) -> Code | None:
+    """The code of a job, of whose attempts the `last` that was not done ended with that code."""
+    match state:
+        case State.DONE:
+            return None
+        case State.CANCELLED:
+            return Code.CANCELLED
+        case _:
+            return last
+
+
+def texts_of(error: Failure | None, certificate: Certificate | None) -> Texts:
+    """What an attempt left in words."""
+    return Texts(
+        message=error.message if error else "",
+        traceback=error.traceback if error else "",
+        output_tail=certificate.output_tail if certificate else "",
+        stack=certificate.stack if certificate else None,
+    )
+
+
+def with_texts(attempt: Attempt, texts: Texts) -> Attempt:
+    """An attempt with these words and no others."""
+    error, certificate = attempt.error, attempt.certificate
+    if error is not None:
+        error = Failure(error.class_, texts.message, texts.traceback)
+    if certificate is not None:
+        certificate = msgspec.structs.replace(certificate, output_tail=texts.output_tail, stack=texts.stack)
+    return msgspec.structs.replace(attempt, error=error, certificate=certificate)
+
+
+def _storable(settlement: Settlement, kept: Kept) -> Settlement:
     error, certificate = settlement.error, settlement.certificate
     if error is not None:
-        error = Failure(*(clip(text, TEXT_LIMIT) for text in (error.class_, error.message, error.traceback)))
+        words = (error.message, error.traceback) if kept.errors else ()
+        error = Failure(*(clip(text, TEXT_LIMIT) for text in (error.class_, *words)))
     if certificate is not None:
-        certificate = _storable_certificate(certificate)
+        certificate = _storable_certificate(certificate, kept)
     return msgspec.structs.replace(settlement, error=error, certificate=certificate)
 
 
-def _storable_certificate(certificate: Certificate) -> Certificate:
+def _storable_certificate(certificate: Certificate, kept: Kept) -> Certificate:
+    stack = certificate.stack if kept.errors else None
     return msgspec.structs.replace(
         certificate,
-        output_tail=clip(certificate.output_tail, TEXT_LIMIT),
-        stack=None if certificate.stack is None else clip(certificate.stack, TEXT_LIMIT),
+        output_tail=clip(certificate.output_tail, TEXT_LIMIT) if kept.output else "",
+        stack=None if stack is None else clip(stack, TEXT_LIMIT),
         last_progress=certificate.last_progress and storable_progress(certificate.last_progress),
     )
 

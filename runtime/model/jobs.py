@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from runtime.model.exits import Certificate, Progress
+from runtime.model.exits import Certificate, Progress, Verdict
 
 Overlap = Literal["skip", "queue"]  # a tick while the last run is not over: does not happen, or waits in line
 Missed = Literal["drop", "catch_up"]  # ticks whose time has passed: none of them runs, or one for all
@@ -28,6 +28,7 @@ PRIORITIES = 10  # 0, the most urgent, to 9
 DEFAULT_PRIORITY = 5
 DEFAULT_QUEUE = "default"
 TEXT_LIMIT = 64 * 1024  # characters kept of each stored text
+TIMEOUT_MAX_S = 86_400.0  # a day; longer work is split into jobs
 HISTORY_LIMIT = 20  # attempts kept of one job: the first, and the latest ones
 
 
@@ -52,6 +53,22 @@ class Ending(enum.StrEnum):
     STALLED = "stalled"
     CANCELLED = "cancelled"
     LEASE_LOST = "lease_lost"  # the lease ran out and was taken back
+
+
+class Code(enum.StrEnum):
+    """Why an attempt ended other than done or snoozed: one fixed word, for programs, lists and the log."""
+
+    HANDLER_FAILED = "handler_failed"  # it raised
+    PAYLOAD_INVALID = "payload_invalid"  # the payload does not fit the kind: the handler was not called
+    RESULT_INVALID = "result_invalid"  # JSON cannot hold what the handler returned
+    UNSTORABLE = "unstorable"  # the database refused what the attempt left
+    TIMED_OUT = "timed_out"
+    STALLED = "stalled"
+    CRASHED = "crashed"  # its process died under it
+    MEMORY = "memory"  # its process was killed for the memory it took
+    LEASE_LOST = "lease_lost"  # the lease ran out, or could not be renewed in time
+    INTERRUPTED = "interrupted"  # given back: drain, reload, a neighbour's death
+    CANCELLED = "cancelled"
 
 
 class Budget(enum.StrEnum):
@@ -108,6 +125,25 @@ class Holder(msgspec.Struct, frozen=True, array_like=True, order=True):
     pid: int
 
 
+class Texts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an attempt left in words, which is stored apart from all that lists show."""
+
+    message: str = ""
+    traceback: str = ""
+    output_tail: str = ""
+    stack: str | None = None
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Which words of an attempt are stored at all; its class, code and numbers always are."""
+
+    errors: bool = True  # messages, tracebacks and stacks
+    output: bool = True  # the last that a killed process has printed
+
+
+ALL_KEPT = Kept()
+
+
 class Failure(msgspec.Struct, frozen=True):
     """What a handler raised, as text; each field at most `TEXT_LIMIT` characters and storable."""
 
@@ -156,7 +192,8 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of one attempt: how it ended and what becomes of the job.
 
     `state` is done, queued, dead or cancelled. A job whose cancel was asked for meanwhile becomes
-    cancelled where this says queued. The budget charged is `CHARGES[ending]`.
+    cancelled where this says queued. The budget charged is `CHARGES[ending]`. `fault` is the code of an
+    attempt that failed without being overdue.
     """
 
     lease: Lease
@@ -167,6 +204,23 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     error: Failure | None = None
     certificate: Certificate | None = None
     kicks: tuple[Kick, ...] = ()  # made in the transaction that settles; only of what is done
+    fault: Code = Code.HANDLER_FAILED
+
+    @property
+    def code(self) -> Code | None:
+        """Why the attempt did not end as done or snoozed; None: it did."""
+        verdict = self.certificate.verdict if self.certificate else None
+        match self.ending:
+            case Ending.DONE | Ending.SNOOZED:
+                return None
+            case Ending.RETRY | Ending.DEAD:
+                return self.fault
+            case Ending.RELEASED:
+                return Code.LEASE_LOST if verdict is Verdict.FENCED else Code.INTERRUPTED
+            case Ending.CRASHED:
+                return Code.MEMORY if verdict is Verdict.MEMORY else Code.CRASHED
+            case _:
+                return Code(self.ending.value)
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,18 +234,24 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     started: datetime | None = None
     ended: datetime | None = None
     ending: Ending | None = None  # None: it is running
+    code: Code | None = None  # why it did not end as done
     error: Failure | None = None
     certificate: Certificate | None = None
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """One job whole, as `tenure status ID` shows it; `attempts` is left empty in lists."""
+    """One job whole, as `tenure status ID` shows it; `attempts` is left empty in lists.
+
+    `code` says why its last attempt that has ended was not done, or that it was cancelled; None: no attempt has
+    ended so, or the job is done.
+    """
 
     id: str
     kind: str
     queue: str
     priority: int
     state: State
+    code: Code | None = None
     due: datetime
     payload: msgspec.Raw | None = None
     result: msgspec.Raw | None = None

@@ -7,7 +7,7 @@ died under it) by `max_crashes`, whatever `retry` says; interruptions are never 
 from __future__ import annotations
 
 from runtime.model.exits import Certificate
-from runtime.model.jobs import Ending, Failure, Lease, Settlement, State
+from runtime.model.jobs import Code, Ending, Failure, Lease, Settlement, State
 from runtime.model.messages import Limits
 from runtime.rules.backoff import retry_delay_s
 
@@ -27,6 +27,7 @@ def failed(
     ending: Ending | None = None,
     certificate: Certificate | None = None,
     final: bool = False,
+    fault: Code = Code.HANDLER_FAILED,
 ) -> Settlement:
     """An attempt failed: retry after the kind's back-off, or dead when the budget is spent or `final`.
 
@@ -34,6 +35,7 @@ def failed(
         failures: earlier failures of the job, this one not included.
         ending: TIMED_OUT or STALLED; None when the handler raised.
         chance: a number in [0, 1) for the jitter.
+        fault: the code, when there is no `ending`.
     """
     dead = final or is_last(failures, limits)
     return Settlement(
@@ -43,6 +45,7 @@ def failed(
         delay_s=0.0 if dead else retry_delay_s(failures + 1, limits, chance),
         error=error,
         certificate=certificate,
+        fault=fault,
     )
 
 

@@ -455,6 +455,7 @@ def _after_worker(state: State, slot: Slot, event: Exited, out: list[Effect]) ->
             "job": held.lease.id,
             "kind": held.kind,
             "attempt": held.attempt,
+            "code": settled.code,
             "error": _name_of(settled),
             "ending": str(settled.ending),
             "state": str(settled.state),

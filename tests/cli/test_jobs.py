@@ -16,7 +16,7 @@ from tests.cli import rows
 from tests.cli.conftest import Tenure
 
 JOB_KEYS = [
-    "id", "kind", "queue", "priority", "state", "due", "payload", "result", "progress", "attempt", "failures",
+    "id", "kind", "queue", "priority", "state", "code", "due", "payload", "result", "progress", "attempt", "failures",
     "crashes", "interruptions", "unique", "created", "finished", "attempts",
 ]  # fmt: skip
 ATTEMPT_KEYS = [
@@ -28,6 +28,7 @@ ATTEMPT_KEYS = [
     "started",
     "ended",
     "ending",
+    "code",
     "error",
     "certificate",
 ]
@@ -186,10 +187,10 @@ def test_status_says_why_a_job_died(tenure: Tenure, store: PostgresStore) -> Non
 
 def test_what_a_job_says_cannot_drive_the_terminal(tenure: Tenure, store: PostgresStore) -> None:
     id = rows.failed(store, "\x1b]0;owned\x07\x1b[2Jno\rsuch\tfile")
-    for words in (("status", id), ("dead",)):
-        out = tenure(*words).out
-        assert "owned" in out
-        assert not {"\x1b", "\x07", "\r"} & set(out)
+    out = tenure("status", id).out
+    assert "owned" in out
+    assert not {"\x1b", "\x07", "\r"} & set(out)
+    assert "owned" not in tenure("dead").out + tenure("jobs").out + tenure("dead", "--json").out
 
 
 def test_jobs_lists_the_newest_first_and_can_choose(tenure: Tenure, store: PostgresStore) -> None:
@@ -224,9 +225,13 @@ def test_dead_lists_the_reasons(tenure: Tenure, store: PostgresStore) -> None:
     crashed, failed = rows.crashed(store), rows.failed(store)
     [_, first, second] = tenure("dead").out.splitlines()
     assert first.startswith(failed)
-    assert first.endswith("ValueError: no such file")
+    assert first.endswith("\thandler_failed\tValueError")
     assert second.startswith(crashed)
-    assert second.endswith("killed by SIGSEGV")
+    assert second.endswith("\tcrashed\tkilled by SIGSEGV")
+    assert "last words" not in tenure("dead", "--json").out
+    assert "\tdead\thandler_failed\t" in tenure("jobs").out
+    assert "attempt 1 failed" in tenure("status", failed).out
+    assert "handler_failed" in tenure("status", failed).out
     assert tenure("dead", "--kind", "cli.plain", "--json").out == ""
     assert len(tenure("dead", "--json", "--limit", "1").json["attempts"]) == 1
 

@@ -100,7 +100,7 @@ def test_help_is_printed_when_asked_for_and_when_nothing_is(bare: Tenure) -> Non
     assert asked.out == nothing.out
     listed = re.findall(r"^  (\w+)  ", asked.out.partition("Commands:")[2], re.MULTILINE)
     assert listed == [
-        "run", "push", "kick", "status", "jobs", "cancel", "retry", "reschedule", "delete", "dead", "nodes", "migrate", "check", "schedules", "worktable",
+        "run", "push", "kick", "status", "jobs", "cancel", "retry", "reschedule", "delete", "dead", "nodes", "migrate", "check", "schedules", "job", "worktable",
     ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from runtime.edges.values import REFUSED
 from runtime.model.exits import Certificate, Progress, Verdict
 from runtime.model.jobs import (
     HISTORY_LIMIT,
+    Code,
     Ending,
     Failure,
     Holder,
@@ -366,6 +367,66 @@ def test_a_retry_comes_after_its_delay_and_leaves_its_reason(store: Store, clock
     assert len(store.claim(want())) == 1
 
 
+def test_lists_have_the_code_and_no_words(store: Store) -> None:
+    job = new()
+    store.push([job])
+    [claim] = store.claim(want())
+    certificate = Certificate(
+        verdict=Verdict.MEMORY,
+        signal=9,
+        exit_code=None,
+        cpu_seconds=1.5,
+        peak_memory_bytes=1,
+        output_tail="tail",
+        stack="stack",
+    )
+    died = Settlement(
+        lease=claim.lease,
+        ending=Ending.CRASHED,
+        state=State.DEAD,
+        error=Failure("E", "message", "traceback"),
+        certificate=certificate,
+    )
+    store.settle([died])
+
+    [listed] = store.dead()
+    [attempt] = listed.attempts
+    bare = msgspec.structs.replace(certificate, output_tail="", stack=None)
+    assert (attempt.code, attempt.error, attempt.certificate) == (Code.MEMORY, Failure("E"), bare)
+    assert [one.code for one in (listed, *store.jobs())] == [Code.MEMORY] * 2
+    [attempt] = status(store, job.id).attempts
+    assert (attempt.error, attempt.certificate) == (died.error, certificate)
+
+
+def test_a_job_has_the_code_of_its_last_attempt_until_it_is_done(store: Store) -> None:
+    job, other = new(), new(queue="b")
+    store.push([job])
+    assert status(store, job.id).code is None
+    [claim] = store.claim(want())
+    store.settle([settlement(claim, State.QUEUED, error=Failure("E"))])
+    assert status(store, job.id).code is Code.HANDLER_FAILED
+    [claim] = store.claim(want())
+    assert status(store, job.id).code is Code.HANDLER_FAILED
+    store.settle([settlement(claim, State.DONE)])
+    assert status(store, job.id).code is None
+    store.push([other])
+    store.cancel(other.id)
+    assert [one.code for one in store.jobs()] == [Code.CANCELLED, None]
+
+
+def test_words_go_with_the_attempt_they_belong_to(store: Store) -> None:
+    job = new()
+    store.push([job])
+    for number in range(1, HISTORY_LIMIT + 4):
+        [claim] = store.claim(want())
+        error = Failure("E", f"attempt {number}") if number % 2 else None
+        store.settle([settlement(claim, State.QUEUED, error=error)])
+    attempts = status(store, job.id).attempts
+    assert [one.attempt for one in attempts] == [1, *range(5, HISTORY_LIMIT + 4)]
+    said = [one.error.message if one.error else None for one in attempts]
+    assert said == [f"attempt {one.attempt}" if one.attempt % 2 else None for one in attempts]
+
+
 def test_a_dead_job_is_kept_whole_and_can_be_retried(store: Store, clock: Clock) -> None:
     job = new(payload='{"a": 1}', unique="u", queue="q", priority=1)
     store.push([job])
@@ -373,8 +434,7 @@ def test_a_dead_job_is_kept_whole_and_can_be_retried(store: Store, clock: Clock)
     store.settle([settlement(claim, State.DEAD, error=Failure("E", "why"))])
     dead = status(store, job.id)
     assert (dead.state, dead.failures, dead.finished, dead.unique) == (State.DEAD, 1, clock.now, "u")
-    [listed] = store.dead()
-    assert [one.error.message for one in listed.attempts] == ["why"]
+    assert [one.error.message for one in dead.attempts] == ["why"]
 
     clock.move(5)
     assert store.retry(job.id) is True

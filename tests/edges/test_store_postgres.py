@@ -25,7 +25,7 @@ from runtime.edges.ids import canonical, new_id, new_ids
 from runtime.edges.postgres import PostgresStore
 from runtime.edges.pushing import push_all
 from runtime.errors import StoreUnavailable
-from runtime.model.jobs import Claim, Kick, Lease, NewSchedule, State
+from runtime.model.jobs import HISTORY_LIMIT, Claim, Failure, Kick, Lease, NewSchedule, State
 from tests.edges.conftest import Clock
 from tests.helpers.jobs import HOLDER, new, settlement, want
 from tests.helpers.waiting import wait_for
@@ -964,3 +964,13 @@ def test_making_runs_reads_no_more_than_the_kicks_and_their_runs(schema_dsn: str
         made = [node for node in nodes(tree) if node.get("Subplan Name") in ("CTE moved", "CTE made")]
         assert [node["Actual Rows"] for node in made] == [1, 2]
         assert buffers(tree) < 120, "3,000 jobs have more than that"
+
+
+def test_no_more_words_are_kept_than_attempts(real: PostgresStore, conn: psycopg.Connection) -> None:
+    job = new()
+    real.push([job])
+    for _ in range(HISTORY_LIMIT + 3):
+        [claim] = real.claim(want())
+        real.settle([settlement(claim, State.QUEUED, error=Failure("E", "words"))])
+    epochs = conn.execute("select jsonb_object_keys(texts) from tenure.job").fetchall()
+    assert sorted(int(epoch) for (epoch,) in epochs) == [1, *range(5, HISTORY_LIMIT + 4)]

@@ -73,7 +73,7 @@ def test_a_death_is_one_line_with_job_kind_attempt_error_and_wait(
     [line] = [one for one in effects if isinstance(one, fleet.Log) and one.event == "attempt.ended"]
     told = {"job": held.lease.id, "kind": held.kind, "attempt": held.attempt, "error": error}
     assert told | {"state": state, "retry_in_s": retry_in_s} == {
-        name: value for name, value in line.fields.items() if name not in ("ending", "how")
+        name: value for name, value in line.fields.items() if name not in ("code", "ending", "how")
     }
     assert line.level == "warning"
 

@@ -465,6 +465,23 @@ class Kicks(Job):
             raise ValueError("kicks nothing")
 
 
+@job("marked", retry=NO_RETRY)
+class Marked(Noted):
+    """Fails, with something in its payload that nobody else may see."""
+
+    how: Literal["raise", "die", "hang"]
+    secret: str
+
+    def work(self, ctx: Context) -> object:
+        match self.how:
+            case "raise":
+                raise RuntimeError("no luck")
+            case "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "hang":
+                time.sleep(60)
+
+
 @job("deposit", retry=NO_RETRY)
 class Deposit(Job):
     """An effect and the end of the job in one commit; on its first attempt it may be killed, at one of three moments."""

@@ -16,7 +16,8 @@ create domain tenure.count as integer check (value >= 0);
 create domain tenure.moment as timestamptz
     check (value >= '1970-01-01 00:00+00' and value < '9999-12-31 00:00+00');
 
--- What is queued or running. `history` holds the attempts that ended without being done.
+-- What is queued or running. `history` holds the attempts that ended without being done; `texts`, by
+-- their epochs, the messages, tracebacks, stacks and last output of these, which no list reads.
 create table tenure.job (
     id uuid primary key,
     kind tenure.kind not null,
@@ -40,6 +41,7 @@ create table tenure.job (
     payload jsonb not null default '{}',
     progress jsonb,
     history jsonb check (jsonb_typeof(history) = 'array'),
+    texts jsonb check (jsonb_typeof(texts) = 'object'),
     constraint job_lease check (
         case state
             when 'running' then num_nulls(lease_until, started, node, worker, pid) = 0
@@ -82,7 +84,8 @@ create table tenure.finished (
     payload jsonb not null,
     result jsonb,
     progress jsonb,
-    history jsonb
+    history jsonb,
+    texts jsonb
 ) partition by range (finished);
 create index finished_id on tenure.finished (id);
 create table tenure.finished_rest partition of tenure.finished default;
@@ -104,7 +107,8 @@ create table tenure.dead (
     finished timestamptz not null,
     payload jsonb not null,
     progress jsonb,
-    history jsonb
+    history jsonb,
+    texts jsonb
 );
 create index dead_finished on tenure.dead (finished, id);
 
@@ -150,6 +154,18 @@ language sql immutable parallel safe as $$
         when jsonb_array_length(coalesce(history, '[]')) < keep then coalesce(history, '[]') || attempt
         else (history - 1) || attempt
     end
+$$;
+
+-- The texts of the attempts of a history, as `remember` leaves it, with the words of one more; null for none.
+create function tenure.retell(texts jsonb, history jsonb, epoch integer, words jsonb, keep integer) returns jsonb
+language sql immutable parallel safe as $$
+    select case when words is null then kept else coalesce(kept, '{}') || jsonb_build_object(epoch, words) end
+    from (
+        select case
+            when jsonb_array_length(coalesce(history, '[]')) < keep then texts
+            else texts - (history -> 1 ->> 'epoch')
+        end as kept
+    ) as left_over
 $$;
 
 -- A UUID of version 7: milliseconds since 1970 in front, so that ids sort by time.
