@@ -187,9 +187,9 @@ class Supervisor:
         if not data:
             self._unwatch(child.output_fd)
             return False
-        after = shared.board.number
+        after, begun = shared.board.number, shared.board.begun
         self._read_messages(name)  # a job prints after its claim was told
-        self._log_output(name, child.capture.feed(data, before, after))
+        self._log_output(name, child.capture.feed(data, before, after, begun=begun))
         return True
 
     def _log_output(self, name: str, lines: Lines) -> None:

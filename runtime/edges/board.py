@@ -162,6 +162,11 @@ class Board:
         """Of the claim that is being run; 0: none."""
         return self._words[_NUMBER]
 
+    @property
+    def begun(self) -> bool:
+        """Whether any claim has begun since the board was wiped."""
+        return self._words[_STARTED] != 0
+
     def read(self) -> Shown:
         """All that the board says, of one moment."""
         words = self._words

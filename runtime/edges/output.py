@@ -43,7 +43,6 @@ class Capture:
         self._marker = re.compile(re.escape(self._prefix) + _NUMBER)
         self._longest = len(marker(secret, 2**64))
         self._pending = bytearray()  # not yet a whole line, or not yet anybody's
-        self._worked = False  # whether a job has ever begun
         self._forget(0)
 
     def _forget(self, owner: int) -> None:
@@ -54,12 +53,13 @@ class Capture:
         self._lines = 0
         self._cut = False
 
-    def feed(self, data: bytes, before: int, after: int) -> Lines:
+    def feed(self, data: bytes, before: int, after: int, *, begun: bool = True) -> Lines:
         """Take in all that was in the pipe; the lines that are complete and whose owner is certain.
 
         Args:
             before: the number on the board before the data was read.
             after: the number on the board after that.
+            begun: whether any job had begun by then.
         """
         lines: Lines = []
         self._pending += data
@@ -67,11 +67,9 @@ class Capture:
             number = int(found[1])
             self._take(bytes(self._pending[: found.start()]), number, lines)
             self._forget(0)
-            self._worked = True
             del self._pending[: found.end()]
-        self._worked |= bool(before or after)
         # A number comes once only, but 0 may stand on both sides of a whole job.
-        certain = before == after and (before != 0 or not self._worked)
+        certain = before == after and (before != 0 or not begun)
         if certain or len(self._pending) > HELD_MAX:
             end = self._complete(self._unmarked())
             if end:

@@ -40,6 +40,7 @@ class Worker:
     steps: list[int | bytes] = field(default_factory=list)  # a byte for the pipe, or a number for the board
     at: int = 0
     board: int = 0
+    begun: bool = False
     pipe: bytearray = field(default_factory=bytearray)
 
     def job(self, number: int, prints: list[bytes]) -> None:
@@ -54,6 +55,7 @@ class Worker:
         for step in self.steps[self.at : self.at + count]:
             if isinstance(step, int):
                 self.board = step
+                self.begun = True
             else:
                 self.pipe += step
         self.at = min(self.at + count, len(self.steps))
@@ -100,7 +102,7 @@ def test_each_line_belongs_to_its_job_however_the_stream_is_cut(
         worker.go_on(between)
         data = worker.drain()
         worker.go_on(meanwhile)
-        for number, line in capture.feed(data, before, worker.board):
+        for number, line in capture.feed(data, before, worker.board, begun=worker.begun):
             found[number].append(line)
 
     for idle, between, meanwhile in turns:
@@ -157,14 +159,13 @@ def test_a_line_is_given_out_as_soon_as_it_is_whole() -> None:
 
 
 def test_what_a_module_prints_at_its_import_is_no_jobs_and_given_out_at_once() -> None:
-    assert captured((b"hello\n", 0, 0)) == [(0, "hello")]
+    assert Capture(SECRET).feed(b"hello\n", 0, 0, begun=False) == [(0, "hello")]
 
 
 def test_a_line_of_a_job_that_came_and_went_between_two_looks_waits_for_its_marker() -> None:
     capture = Capture(SECRET)
-    capture.feed(marker(SECRET, 1), 1, 0)
     assert capture.feed(b"quick\n", 0, 0) == []
-    assert capture.feed(marker(SECRET, 2), 0, 0) == [(2, "quick")]
+    assert capture.feed(marker(SECRET, 1), 0, 0) == [(1, "quick")]
 
 
 def test_what_belongs_to_nobody_for_sure_is_held_back_within_a_bound() -> None:
@@ -205,7 +206,7 @@ def test_the_rest_without_a_line_end_comes_when_the_process_has_ended() -> None:
 
 def test_the_tail_is_of_the_job_that_runs_and_no_longer_than_its_bound() -> None:
     capture = Capture(SECRET)
-    capture.feed(b"at import\n", 0, 0)
+    capture.feed(b"at import\n", 0, 0, begun=False)
     capture.feed(b"of job 1\n" + marker(SECRET, 1) + b"of job 2\n", 2, 2)
     capture.feed(b"half\x00 a line", 2, 2)
     assert capture.last_words() == "of job 2\nhalf\\0 a line"
@@ -217,7 +218,7 @@ def test_the_tail_is_of_the_job_that_runs_and_no_longer_than_its_bound() -> None
 
 def test_a_silent_job_inherits_no_tail() -> None:
     capture = Capture(SECRET)
-    capture.feed(b"at import\n", 0, 0)
+    capture.feed(b"at import\n", 0, 0, begun=False)
     assert capture.last_words() == ""
     capture.feed(b"of job 1\n" + marker(SECRET, 1), 2, 2)
     assert capture.last_words() == ""

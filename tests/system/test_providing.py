@@ -8,6 +8,7 @@ import msgspec
 
 from runtime.model.jobs import State
 from tests.helpers.service import Stage
+from tests.helpers.waiting import wait_for
 
 LACKING = """
 from runtime import NO_RETRY, Context, Job, job
@@ -49,7 +50,7 @@ def test_the_connection_of_a_failed_attempt_is_rolled_back(on: Stage) -> None:
 def test_a_kind_that_asks_for_what_nobody_provides_is_named_and_waits(on: Stage) -> None:
     (on.place / "lacking_jobs.py").write_text(LACKING)
     service = on.run(workers=1, handlers=("tests.system.jobs", "lacking_jobs"))
-    [broken] = service.events("handlers.broken")
+    [broken] = wait_for(lambda: service.events("handlers.broken"))
     assert broken["module"] == "kind lacking"
     assert "'thing'" in broken["reason"]
     job = on.push("lacking")

@@ -76,7 +76,7 @@ def test_a_module_that_raises_at_its_import_costs_only_its_own_kinds(on: Stage) 
     module = Module(on.place, "raises")
     service = on.run(handlers=("poison", GOOD))
     on.ended(on.push("quick"))
-    [broken] = service.events("handlers.broken")
+    [broken] = wait_for(lambda: service.events("handlers.broken"))
     assert broken["module"] == "poison"
     assert "this module is broken" in broken["reason"]
     assert service.events("service.unhealthy")
