@@ -33,6 +33,7 @@ from runtime.model.messages import (
 
 POLL_S = 5.0
 GLANCE_S = 0.02  # instead, while pushes may be silent
+LOOK_SHARE = 0.05  # of the time, at most, goes into looks: what ended walks with them until the next vacuum
 FLOOD = 4  # notifications of pushes within `GLANCE_S` are a flood
 IGNORE_FIRST_S = 0.1  # a flood is ignored for so long, twice as long when it goes on
 IGNORE_MAX_S = 1.6
@@ -219,6 +220,8 @@ class State:
     queues: tuple[str, ...]
     reclaim_every_s: float
     call: Call | None = None  # under way
+    called_s: float = 0.0  # since then
+    look_s: float = 0.0  # how long the last look took
     listening: bool = False
     attending: bool = False  # every push notifies
     attend_at_s: float = 0.0  # when to try, otherwise
@@ -344,6 +347,7 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
             state.records.popleft()
             return [Recorded(number=number)]
         case Look(), Outlook():
+            state.look_s = now_s - state.called_s
             return _after_look(state, answer, now_s)
         case Reclaim(limit=limit), int():
             state.overdue = answer >= limit
@@ -385,12 +389,23 @@ def _after_attending(state: State, attending: bool, now_s: float) -> None:
         state.rings.clear()
     else:
         state.attend_at_s = now_s + GLANCE_S
-        state.look_at_s = min(state.look_at_s, now_s + GLANCE_S)
+        state.look_at_s = min(state.look_at_s, now_s + _glance_s(state))
+
+
+def _glance_s(state: State) -> float:
+    """How often to look while pushes may be silent."""
+    return min(max(GLANCE_S, state.look_s / LOOK_SHARE), POLL_S)
+
+
+def _is_flooded(state: State) -> bool:
+    """Whether pushes notify so often that they wait for each other, and looks are cheap enough to stand in for them."""
+    many = len(state.rings) == FLOOD and state.rings[-1] - state.rings[0] < GLANCE_S
+    return many and _glance_s(state) <= GLANCE_S
 
 
 def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
     state.looked_s = now_s
-    state.look_at_s = now_s + (POLL_S if state.attending else GLANCE_S)
+    state.look_at_s = now_s + (POLL_S if state.attending else _glance_s(state))
     if not outlook.due_now:
         state.due_since_s = None
     elif state.due_since_s is None:
@@ -445,7 +460,7 @@ def _next(state: State, now_s: float) -> Action:
         return Leave(EXIT_OK)
     call = _next_call(state, now_s) if now_s >= state.retry_at_s else None
     if call is not None:
-        state.call = call
+        state.call, state.called_s = call, now_s
         return Do(call)
     return Wait(max(_wake_up_at(state, now_s) - now_s, 0.0))
 
@@ -477,7 +492,7 @@ def _next_call(state: State, now_s: float) -> Call | None:
         return StartKicked(KICK_LIMIT)
     if not state.attending and now_s >= state.attend_at_s:
         return Attend()
-    if state.attending and len(state.rings) == FLOOD and state.rings[-1] - state.rings[0] < GLANCE_S:
+    if state.attending and _is_flooded(state):
         return Ignore()
     if now_s >= state.look_at_s:
         return Look()

@@ -197,7 +197,7 @@ def test_a_claim_with_a_position_does_not_walk_what_is_gone(schema_dsn: str, ope
         snapshot.execute("set transaction isolation level repeatable read")
         snapshot.execute("select count(*) from tenure.job")  # from now on nothing can be cleaned away
         claims = store.claim(want(limit=100))
-        for _ in range(20):
+        for _ in range(40):
             exchanged = store.exchange([settlement(claim) for claim in claims], want(limit=100, rewind=False))
             claims = list(exchanged.claims)
         [(_, position)] = store._lanes.walk(["*"])

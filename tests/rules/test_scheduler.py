@@ -44,6 +44,7 @@ class Driven:
         self.state = scheduler.State(("default",), reclaim_every_s=5.0)
         self.outlook = QUIET
         self.attends = True
+        self.look_takes_s = 0.0
         self.said: list[Message] = []
         self.kicks: list[int] = []  # that are taken out, the next ones last
 
@@ -56,6 +57,7 @@ class Driven:
         assert isinstance(action, Do)
         match action.call:
             case Look():
+                self.now_s += self.look_takes_s
                 return self(Answered(self.outlook))
             case Renew(leases=leases):
                 return self(Answered(Renewed(held=frozenset(leases), cancelled=frozenset())))
@@ -182,6 +184,25 @@ def test_a_flood_that_goes_on_is_ignored_for_longer_and_longer_and_a_new_one_bri
             it.now_s += it.wait_s
         lasted.append(it.now_s - ignored_s)
     assert lasted == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 1.6, 0.1], abs=GLANCE_S)
+
+
+def test_where_a_look_is_dear_no_flood_is_ignored_and_looks_are_few() -> None:
+    it = started()
+    it.now_s += 1.0
+    it.look_takes_s = 0.1
+    it(Notified(("@later",)))
+    assert it.settle(it(Waited())) == [Look()]
+    it.now_s += 1.0
+    assert Ignore() not in flood(it)
+    it.attends = False
+    it(Lost(0.0))
+    it.now_s += 1.0
+    it.settle(it(Waited()))
+    looked_s, looks = it.now_s, 0
+    while it.now_s < looked_s + 10.0:
+        it.now_s += it.wait_s
+        looks += it.settle(it(Waited())).count(Look())
+    assert looks <= 10.0 * scheduler.LOOK_SHARE / 0.1 + 1
 
 
 def test_while_pushes_may_be_silent_it_looks_often_and_tries_again() -> None:
