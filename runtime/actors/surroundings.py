@@ -31,7 +31,6 @@ class Output:
     def __init__(self, ends: Ends, *, marked: bool = True) -> None:
         self._marked = marked
         self._fd = ends.output.fd
-        self._identity = _identity(self._fd)
         self._secret = ends.secret
         self._waiting = bytearray(4)
         self._streams = tuple(_Raw(fd) for fd in (1, 2))
@@ -52,8 +51,7 @@ class Output:
     def end(self, number: int) -> None:
         """Mark the end of a job's output, if there was any, and put descriptors back that it closed or changed."""
         for fd in (1, 2):
-            if _identity(fd) != self._identity:
-                os.dup2(self._fd, fd)
+            os.dup2(self._fd, fd)  # quicker than to look whether it still is the same
         if sys.stdout is not self._texts[0] or sys.stderr is not self._texts[1]:
             self._install()
         fcntl.ioctl(self._fd, termios.FIONREAD, self._waiting)
@@ -62,15 +60,6 @@ class Output:
             for stream in self._streams:
                 stream.written = False
             os.write(self._fd, marker(self._secret, number))
-
-
-def _identity(fd: int) -> tuple[int, int] | None:
-    """Which file a descriptor is of; None: it is closed."""
-    try:
-        stat = os.fstat(fd)
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_dev
 
 
 class _Raw(io.FileIO):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import tempfile
 import zlib
 from typing import NamedTuple
@@ -25,7 +26,8 @@ PAGE = 4096
 JOURNAL_BYTES = 256 * 1024
 PROGRESS_AT = 1024  # offset in the page
 PROGRESS_MAX = 1024  # bytes
-ENTRY_HEAD = 8  # bytes before an outcome in the journal: its length and its CRC-32, big-endian
+_ENTRY = struct.Struct(">II")  # before an outcome in the journal: its length and its CRC-32
+ENTRY_HEAD = _ENTRY.size
 
 # Words of 8 bytes. The last six belong to the supervisor, the others to the worker.
 _NUMBER, _STARTED, _CPU, _PROGRESSED, _SEQUENCE, _LENGTH, _JOURNAL, _RUNNER, _SETTLES = range(9)
@@ -118,7 +120,8 @@ class Board:
         end = start + ENTRY_HEAD + len(data)
         if end > PAGE + JOURNAL_BYTES:
             return False
-        self._bytes[start:end] = len(data).to_bytes(4, "big") + zlib.crc32(data).to_bytes(4, "big") + data
+        _ENTRY.pack_into(self._map, start, len(data), zlib.crc32(data))
+        self._bytes[start + ENTRY_HEAD : end] = data
         self._words[_JOURNAL] = end - PAGE  # last: a death before this line leaves no half outcome
         return True
 
@@ -202,8 +205,7 @@ class Board:
         settlements = []
         at, end = PAGE, PAGE + min(self._words[_JOURNAL], JOURNAL_BYTES)
         while at + ENTRY_HEAD <= end:
-            length = int.from_bytes(self._bytes[at : at + 4], "big")
-            crc = int.from_bytes(self._bytes[at + 4 : at + ENTRY_HEAD], "big")
+            length, crc = _ENTRY.unpack_from(self._map, at)
             at += ENTRY_HEAD
             data = bytes(self._bytes[at : at + length])
             if zlib.crc32(data) != crc:

@@ -567,8 +567,9 @@ class PostgresStore:
             for id, epoch, kind, queue, priority, due, attempt, failures, crashes, payload in picked.fetchall()
         ]
         claims.sort(key=lambda one: (order[one.priority, one.queue], one.due, one.lease.id))
-        for one in claims:
-            self._lanes.pass_by((one.priority, one.queue), (one.due, one.lease.id))
+        last = {(one.priority, one.queue): (one.due, one.lease.id) for one in claims}
+        for lane, position in last.items():
+            self._lanes.pass_by(lane, position)
         return claims
 
     # -- for schedulers

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 TARGET_S = 0.05
-LIMIT_MAX = 100
+LIMIT_MAX = 250  # more gain nothing: an exchange of 100 costs a fifth more a job
 GROWTH = 4  # a batch is at most so many times the one before: one quick job proves little
 WEIGHT = 0.3  # of the newest batch in the average
 
