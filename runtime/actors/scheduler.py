@@ -112,10 +112,8 @@ def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:
         case rules.Listen():
             store.check()
             store.listen()
-        case rules.Attend():
-            return store.attend()
-        case rules.Ignore():
-            store.ignore()
+        case rules.CatchUp():
+            return store.caught_up()
         case Renew(leases=leases):
             return store.renew(leases, config.lease.duration)
         case Record():

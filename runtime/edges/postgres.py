@@ -156,20 +156,14 @@ class PostgresStore:
         self._listening = True
         self._transact(lambda conn: conn.execute(statements.LISTEN))
 
-    def attend(self) -> bool:
-        """Be notified of every push from now on, once this is True; before that, many are silent.
+    def caught_up(self) -> bool:
+        """Whether the jobs of all pushes that stayed silent up to now can be seen.
 
-        Look after what is due when it has become True: pushes before that may have been silent. It ends with
-        the connection, or by `ignore`.
-
-        Raises:
-            StoreUnavailable: the connection is gone, and any call opens a new one.
+        Pushes that would wait for each other's notifications are silent beside one that notifies. So ask a moment
+        after each notification, until this is True, and then look for what is due.
         """
-        return bool(self._rows(statements.ATTEND))
-
-    def ignore(self) -> None:
-        """Let pushes be silent again: so many at once would wait for each other's notifications."""
-        self._rows(statements.IGNORE)
+        [[caught_up]] = self._rows(statements.CAUGHT_UP)
+        return bool(caught_up)
 
     def notifications(self) -> list[str]:
         """What was notified since the last call, each word once; never waits.

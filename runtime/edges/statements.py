@@ -43,10 +43,10 @@ listen tenure
 PUSH = """
 -- Queue new jobs; the ids that were added.
 -- Holds: a known id, live or ended, adds nothing, and neither does a taken unique key. One notification
---   a queue that has something due now, one '@later' for what is due in the future: but commits that notify queue
---   up behind one lock of the whole server, so a statement that is a transaction by itself (`alone`) stays silent
---   when it gets all locks of the bell, as ATTEND says.
--- Locks: the new rows; waits for a concurrent push of the same id or unique key to end. The bell, shared.
+--   a queue that has something due now, one '@later' for what is due in the future. But commits that notify queue
+--   up behind one lock of the whole server: so of the statements that are a transaction by themselves (`alone`), one
+--   at a time notifies, and those beside it stay silent, as CAUGHT_UP says.
+-- Locks: the new rows; waits for a concurrent push of the same id or unique key to end. The bell, waiting for nobody.
 -- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
 --   would read a whole table as soon as the statistics are wrong.
 with new as (
@@ -72,28 +72,30 @@ with new as (
     select distinct case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word
     from added
 ), bell as (
-    select bool_and(pg_try_advisory_xact_lock_shared(1952804469, place)) as silent
-    from generate_series(0, 15) as place
+    select case
+        when not %(alone)s::boolean then true
+        when pg_try_advisory_xact_lock_shared(1952804469, 1) then pg_try_advisory_xact_lock(1952804469, 2)
+        else true
+    end as is_rung
 )
-select id::text, (
-    select count(pg_notify('tenure', word)) from words
-    where not case when %(alone)s::boolean then (select silent from bell) else false end
-) from added
+select id::text, (select count(pg_notify('tenure', word)) from words, bell where is_rung) from added
 """
 
-ATTEND = """
--- Have every push notify from now on; one row when it is so.
--- Holds: the bell is 16 advisory locks. A push that stays silent holds all of them, shared, until its job can be
---   seen; whoever attends holds one alone. So it fails while silent pushes are under way, none begins while
---   it lasts, and who attends and then looks has missed nothing. Nobody ever waits for these locks.
--- Locks: the first place of the bell that is free, for the session. Sixteen nodes can attend at once; more look
---   often instead.
-select true from generate_series(0, 15) as place where pg_try_advisory_lock(1952804469, place) limit 1
-"""
-
-IGNORE = """
--- Let pushes be silent again, as far as this session is concerned.
-select pg_advisory_unlock_all()
+CAUGHT_UP = """
+-- Whether the jobs of all pushes that stayed silent up to now can be seen.
+-- Holds: a push that may stay silent holds the first lock of the bell, shared, until its job can be seen, and only
+--   then asks for the second: it notifies if it gets it, and is silent because another one that notifies has it. So
+--   after each notification there comes a time when nobody has the second and then nobody the first: and who looks
+--   then has missed nothing.
+-- Locks: the first lock of the bell for the moment; a push that meets it notifies.
+select case
+    when exists (
+        select from pg_locks
+        where locktype = 'advisory' and classid = 1952804469 and objid = 2 and objsubid = 2
+            and database = (select oid from pg_database where datname = current_database())
+    ) then false
+    else pg_try_advisory_xact_lock(1952804469, 1)
+end
 """
 
 COPY = """

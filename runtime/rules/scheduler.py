@@ -2,9 +2,8 @@
 
 One statement at a time, the most urgent first: renewals before everything, then what the supervisor attests,
 then what time brings. Nothing polls: it sleeps until the next due time or lease end that it knows of, and a
-look every `POLL_S` seconds is the net under a lost notification. But commits that notify queue up behind one lock
-of the whole server: so when pushes come in a flood it ignores them for a while, which makes them silent, and looks
-every `GLANCE_S` instead. While the database is away everything
+look every `POLL_S` seconds is the net under a lost notification. Pushes beside one that notifies may be silent: so
+a notification is followed by a look once those can be seen, too. While the database is away everything
 that must not be lost waits here, and a renewal is answered with "not ok" at once.
 """
 
@@ -32,16 +31,12 @@ from runtime.model.messages import (
 )
 
 POLL_S = 5.0
-GLANCE_S = 0.02  # instead, while pushes may be silent
-LOOK_SHARE = 0.05  # of the time, at most, goes into looks: what ended walks with them until the next vacuum
-FLOOD = 4  # notifications of pushes within `GLANCE_S` are a flood
-IGNORE_FIRST_S = 0.1  # a flood is ignored for so long, twice as long when it goes on
-IGNORE_MAX_S = 1.6
-CALM_S = 1.0  # and as at first again when it began so long after the last one
+CATCH_UP_S = 0.02  # after a notification, ask whether pushes that were silent beside it can be seen
+CATCH_UP_LOOK_S = 0.25  # and look anyway when that takes so long
 LEFT_EVERY_S = 0.25  # how often to ask whether anything is left, when the service is to stop then
 PRUNE_EVERY_S = 3600.0
 TICK_AGAIN_S = 1.0  # when a schedule is due and its last run is not over
-WOKEN_EVERY_S = 0.002  # notifications within this time are one
+WOKEN_EVERY_S = 0.01  # notifications within this time are one
 KICKED_EVERY_S = 0.02  # and those of kicks within this
 DUE_MARGIN_S = 0.0005  # the database's clock must have passed the due time when a worker asks
 RECONNECT_FIRST_S = 0.1
@@ -64,13 +59,8 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
-class Attend:
-    """Be notified of every push from here on. Answered with whether that is so."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ignore:
-    """Let pushes be silent."""
+class CatchUp:
+    """Can all that was pushed in silence be seen? Answered with a bool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +119,7 @@ Call = (
     | Renew
     | Record
     | Declare
-    | Attend
-    | Ignore
+    | CatchUp
     | Look
     | Reclaim
     | Tick
@@ -220,14 +209,8 @@ class State:
     queues: tuple[str, ...]
     reclaim_every_s: float
     call: Call | None = None  # under way
-    called_s: float = 0.0  # since then
-    look_s: float = 0.0  # how long the last look took
     listening: bool = False
-    attending: bool = False  # every push notifies
-    attend_at_s: float = 0.0  # when to try, otherwise
-    attended_s: float = float("-inf")
-    rings: deque[float] = field(default_factory=lambda: deque[float](maxlen=FLOOD))  # when pushes notified
-    ignore_s: float = IGNORE_FIRST_S  # how long to ignore the next flood
+    catch_up_at_s: float | None = None
     records: deque[Record] = field(default_factory=deque[Record])
     renew: Renew | None = None
     report: NodeView | None = None
@@ -307,7 +290,7 @@ def hear(state: State, message: Message, now_s: float) -> None:
 
 def _notice(state: State, payloads: tuple[str, ...], now_s: float) -> None:
     if any(payload not in (CANCEL, KICK) for payload in payloads):
-        state.rings.append(now_s)
+        _catch_up(state, now_s)
     for payload in payloads:
         if payload == LATER:
             state.look_at_s = min(state.look_at_s, now_s)
@@ -318,6 +301,11 @@ def _notice(state: State, payloads: tuple[str, ...], now_s: float) -> None:
         elif "*" in state.queues or payload in state.queues:
             if state.wake_at_s is None:
                 state.wake_at_s = max(now_s, state.woken_s + WOKEN_EVERY_S)
+
+
+def _catch_up(state: State, now_s: float) -> None:
+    if state.catch_up_at_s is None:
+        state.catch_up_at_s = now_s + CATCH_UP_S
 
 
 def _make_runs(state: State, now_s: float) -> None:
@@ -332,14 +320,13 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
     match call, answer:
         case Listen(), _:
             state.listening = True
-            state.look_at_s = state.attend_at_s = now_s  # what was notified meanwhile was missed
+            state.look_at_s = state.catch_up_at_s = now_s  # what was notified meanwhile was missed
             state.cancels = True
-        case Attend(), bool():
-            _after_attending(state, answer, now_s)
-        case Ignore(), _:
-            calm = now_s - state.attended_s > CALM_S
-            state.ignore_s = IGNORE_FIRST_S if calm else min(2 * state.ignore_s, IGNORE_MAX_S)
-            state.attending, state.attend_at_s, state.look_at_s = False, now_s + state.ignore_s, now_s
+        case CatchUp(), True:
+            state.look_at_s = now_s
+        case CatchUp(), _:
+            _catch_up(state, now_s)
+            state.look_at_s = min(state.look_at_s, now_s + CATCH_UP_LOOK_S)
         case Renew(sent_s=sent_s, leases=leases), Renewed(held=held, cancelled=cancelled):
             lost = tuple(lease for lease in leases if lease not in held)
             return [Renewals(sent_s=sent_s, ok=True, lost=lost, cancel=tuple(sorted(cancelled)))]
@@ -347,7 +334,6 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
             state.records.popleft()
             return [Recorded(number=number)]
         case Look(), Outlook():
-            state.look_s = now_s - state.called_s
             return _after_look(state, answer, now_s)
         case Reclaim(limit=limit), int():
             state.overdue = answer >= limit
@@ -382,30 +368,9 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
     return []
 
 
-def _after_attending(state: State, attending: bool, now_s: float) -> None:
-    state.attending = attending
-    if attending:
-        state.attended_s = state.look_at_s = now_s  # what was pushed before may have been silent
-        state.rings.clear()
-    else:
-        state.attend_at_s = now_s + GLANCE_S
-        state.look_at_s = min(state.look_at_s, now_s + _glance_s(state))
-
-
-def _glance_s(state: State) -> float:
-    """How often to look while pushes may be silent."""
-    return min(max(GLANCE_S, state.look_s / LOOK_SHARE), POLL_S)
-
-
-def _is_flooded(state: State) -> bool:
-    """Whether pushes notify so often that they wait for each other, and looks are cheap enough to stand in for them."""
-    many = len(state.rings) == FLOOD and state.rings[-1] - state.rings[0] < GLANCE_S
-    return many and _glance_s(state) <= GLANCE_S
-
-
 def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
     state.looked_s = now_s
-    state.look_at_s = now_s + (POLL_S if state.attending else _glance_s(state))
+    state.look_at_s = now_s + POLL_S
     if not outlook.due_now:
         state.due_since_s = None
     elif state.due_since_s is None:
@@ -429,7 +394,7 @@ def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
 
 def _after_loss(state: State, chance: float, now_s: float) -> list[Message]:
     call, state.call = state.call, None
-    state.listening = state.attending = False
+    state.listening = False
     state.losses += 1
     wait_s = min(RECONNECT_FIRST_S * 2.0 ** min(state.losses - 1, 16), RECONNECT_MAX_S)
     state.retry_at_s = now_s + wait_s * (0.5 + 0.5 * chance)
@@ -460,7 +425,7 @@ def _next(state: State, now_s: float) -> Action:
         return Leave(EXIT_OK)
     call = _next_call(state, now_s) if now_s >= state.retry_at_s else None
     if call is not None:
-        state.call, state.called_s = call, now_s
+        state.call = call
         return Do(call)
     return Wait(max(_wake_up_at(state, now_s) - now_s, 0.0))
 
@@ -490,10 +455,9 @@ def _next_call(state: State, now_s: float) -> Call | None:
         state.kicked_at_s = None
         state.kicked_s = now_s
         return StartKicked(KICK_LIMIT)
-    if not state.attending and now_s >= state.attend_at_s:
-        return Attend()
-    if state.attending and _is_flooded(state):
-        return Ignore()
+    if state.catch_up_at_s is not None and now_s >= state.catch_up_at_s:
+        state.catch_up_at_s = None
+        return CatchUp()
     if now_s >= state.look_at_s:
         return Look()
     if state.left is not None and now_s >= state.left_at_s:
@@ -530,8 +494,8 @@ def _wake_up_at(state: State, now_s: float) -> float:
         moments.append(state.wake_at_s)
     if state.kicked_at_s is not None:
         moments.append(state.kicked_at_s)
-    if not state.attending:
-        moments.append(state.attend_at_s)
+    if state.catch_up_at_s is not None:
+        moments.append(state.catch_up_at_s)
     if state.overdue:
         moments.append(state.reclaim_at_s)
     if state.left is not None:

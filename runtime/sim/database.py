@@ -31,21 +31,19 @@ class SimStore(MemoryStore):
         clock: Callable[[], datetime],
         history: History,
         notify: Callable[[str], None],
-        ring: Callable[[str], None],
         *,
         check_epoch: bool,
     ) -> None:
         super().__init__(clock, check_epoch=check_epoch)
         self._history = history
         self._notify = notify
-        self._ring = ring  # of a push, which may be silent
         self.live = 0  # jobs that have not ended
         self._queued: dict[str, datetime] = {}  # when each came back to the queue
 
     def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
         self.live += len(jobs)
         for job in jobs:
-            self._ring(LATER if job.delay_s else job.queue)
+            self._notify(LATER if job.delay_s else job.queue)
         return super().push(jobs)
 
     def kick(self, kicks: Sequence[Kick]) -> None:
@@ -129,9 +127,8 @@ class Database:
 
     def __init__(self, world: World, history: History, *, check_epoch: bool) -> None:
         self.world = world
-        self.store = SimStore(self._now, history, self._notify, self._ring, check_epoch=check_epoch)
+        self.store = SimStore(self._now, history, self._notify, check_epoch=check_epoch)
         self.listeners: dict[Process, Callable[[str], None]] = {}
-        self.attending: set[Process] = set()
         self.calm = False  # from now on nothing goes wrong here
         self._outages: dict[str, int] = {}  # by node: how many have begun
         self._away: dict[str, float] = {}  # by node: until when
@@ -145,12 +142,6 @@ class Database:
                 del self.listeners[client]
             elif self.calm or self.world.chance.random() < 0.95:
                 client.after(NOTIFY_S, "notified", hear, word)
-
-    def _ring(self, word: str) -> None:
-        """A push notifies when anybody attends; who has lost the connection does not."""
-        self.attending = {client for client in self.attending if client.alive and client in self.listeners}
-        if self.attending:
-            self._notify(word)
 
     def go_away(self, nodes: Sequence[str], for_s: float) -> list[Process]:
         """Cut these nodes off; the clients that were listening from there."""

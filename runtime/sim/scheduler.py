@@ -129,13 +129,9 @@ class Scheduler(Process):
         store = self.database.store
         match call:
             case scheduler.Listen():
-                self.database.attending.discard(self)
                 self.database.listeners[self] = self.hear
-            case scheduler.Attend():
-                self.database.attending.add(self)
+            case scheduler.CatchUp():
                 return True
-            case scheduler.Ignore():
-                self.database.attending.discard(self)
             case Renew(leases=leases):
                 return store.renew(leases, self.settings.lease_s)
             case Record():

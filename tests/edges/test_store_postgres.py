@@ -411,59 +411,51 @@ def heard(store: PostgresStore) -> list[str]:
 def listener(clean_dsn: str, opened: Opener) -> PostgresStore:
     store = opened(clean_dsn)
     store.listen()
-    assert store.attend()
     return store
 
 
-def test_a_push_is_silent_while_nobody_attends(
-    postgres: PostgresStore, clean_dsn: str, opened: Opener
+def push_alone(conn: psycopg.Connection, queue: str) -> None:
+    """What a push does in a transaction by itself, in one that stays open."""
+    statement, given = next(push_all([new(queue=queue)]))
+    assert conn.execute(statement, {"now": None, **given, "alone": True}).fetchone()
+
+
+def test_a_push_beside_one_that_notifies_is_silent_and_caught_up_with_when_it_can_be_seen(
+    real: PostgresStore, listener: PostgresStore, conn: psycopg.Connection, clean_dsn: str
 ) -> None:
-    listener, other = opened(clean_dsn), opened(clean_dsn)
-    listener.listen()
-    postgres.push([new()])
-    assert listener.attend()
-    assert listener.attend(), "who attends already"
-    assert other.attend(), "and so may others"
-    postgres.push([new(queue="b")])
-    listener.ignore()
-    postgres.push([new(queue="c")])
-    other.close()
-    wait_for(lambda: attending(postgres), lambda n: n == 0)
-    postgres.push([new(queue="d")])
-    assert heard(listener) == ["b", "c"]
-
-
-def attending(store: PostgresStore) -> int:
-    return store._rows(
-        "select count(*) from pg_locks where locktype = 'advisory' and classid = 1952804469 and mode = 'ExclusiveLock'"
-    )[0][0]
-
-
-def test_nobody_attends_before_the_silent_pushes_under_way_can_be_seen(
-    clean_dsn: str, conn: psycopg.Connection, opened: Opener
-) -> None:
-    listener = opened(clean_dsn)
+    with psycopg.connect(clean_dsn) as other:
+        with conn.transaction():
+            push_alone(conn, "rung")
+            push_alone(other, "silent")
+            real.push([new(queue="silent too")])
+            assert not listener.caught_up(), "one that notifies is under way"
+        assert heard(listener) == ["rung"]
+        assert not listener.caught_up(), "a silent one is under way"
+        other.commit()
+    assert listener.caught_up()
     with conn.transaction():
-        [(push, given)] = [next(push_all([new()]))]
-        assert conn.execute(push, {"now": None, **given, "alone": True}).fetchone()
-        assert not listener.attend()
-    assert listener.attend()
+        conn.execute("select pg_advisory_xact_lock(1952804469, 2)")
+        assert not listener.caught_up(), "one that notifies lets go of its locks one after the other"
+    real.push([new(queue="again")])
+    assert heard(listener) == ["again"]
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_a_push_in_a_transaction_notifies_and_keeps_nobody_from_attending(
-    clean_dsn: str, conn: psycopg.Connection, opened: Opener, several: bool
+def test_a_push_in_a_longer_transaction_notifies_and_keeps_nobody_from_catching_up(
+    listener: PostgresStore, conn: psycopg.Connection, clean_dsn: str, opened: Opener, several: bool
 ) -> None:
-    listener = opened(clean_dsn)
-    listener.listen()
+    with psycopg.connect(clean_dsn) as other:
+        push_alone(other, "rung")
+        with conn.transaction():
+            if several:
+                opened(clean_dsn).push([new(unique="u"), new()])
+            else:
+                PostgresStore.over(conn).push([new()])
+        assert heard(listener) == ["default"]
+        other.commit()
     with conn.transaction():
-        if several:
-            opened(clean_dsn).push([new(unique="u"), new()])
-        else:
-            PostgresStore.over(conn).push([new()])
-        assert listener.attend()
-        listener.ignore()
-    assert heard(listener) == ["default"]
+        PostgresStore.over(conn).push([new()])
+        assert listener.caught_up()
 
 
 def test_one_notification_a_queue_and_statement(real: PostgresStore, listener: PostgresStore) -> None:
@@ -567,7 +559,7 @@ def test_a_listener_hears_again_after_its_connection_was_lost(
         heard(listener)
     with pytest.raises(StoreUnavailable):
         listener.notifications()
-    assert listener.attend()
+    assert listener.caught_up()
     real.push([new(queue="a")])
     assert heard(listener) == ["a"]
 

@@ -11,13 +11,12 @@ from runtime.model.jobs import Lease, Outlook, Renewed
 from runtime.model.messages import AnythingLeft, Message, Record, Recorded, Renew, Renewals, Stop, Woken
 from runtime.rules import scheduler
 from runtime.rules.scheduler import (
-    GLANCE_S,
+    CATCH_UP_S,
     Answered,
-    Attend,
     Cancels,
+    CatchUp,
     Do,
     Forget,
-    Ignore,
     Leave,
     Left,
     Listen,
@@ -43,8 +42,7 @@ class Driven:
         self.now_s = 100.0
         self.state = scheduler.State(("default",), reclaim_every_s=5.0)
         self.outlook = QUIET
-        self.attends = True
-        self.look_takes_s = 0.0
+        self.caught_up = True
         self.said: list[Message] = []
         self.kicks: list[int] = []  # that are taken out, the next ones last
 
@@ -57,7 +55,6 @@ class Driven:
         assert isinstance(action, Do)
         match action.call:
             case Look():
-                self.now_s += self.look_takes_s
                 return self(Answered(self.outlook))
             case Renew(leases=leases):
                 return self(Answered(Renewed(held=frozenset(leases), cancelled=frozenset())))
@@ -71,8 +68,8 @@ class Driven:
                 return self(Answered([]))
             case Left():
                 return self(Answered(True))
-            case Attend():
-                return self(Answered(self.attends))
+            case CatchUp():
+                return self(Answered(self.caught_up))
             case _:
                 return self(Answered(None))
 
@@ -90,7 +87,7 @@ class Driven:
 
 def started() -> Driven:
     it = Driven()
-    assert it.settle(it(scheduler.Begun())) == [Listen(), Cancels(), Attend(), Look(), Prune()]
+    assert it.settle(it(scheduler.Begun())) == [Listen(), Cancels(), CatchUp(), Look(), Prune()]
     return it
 
 
@@ -141,92 +138,33 @@ def test_a_notification_wakes_a_worker_and_a_burst_of_them_wakes_one() -> None:
     assert sum(isinstance(one, Woken) for one in it.said) == 2, "the end of the burst, and no other queue's"
 
 
-def flood(it: Driven) -> list[scheduler.Call]:
-    """What it asks for while pushes notify one after the other, faster than it looks."""
-    calls = []
-    for _ in range(scheduler.FLOOD):
-        it.now_s += 0.9 * GLANCE_S / scheduler.FLOOD
-        calls += it.settle(it(Notified(("default",))))
-    return calls
-
-
-def test_a_flood_of_pushes_is_ignored_and_looked_for_instead() -> None:
+def test_a_notification_is_followed_by_a_look_once_silent_pushes_can_be_seen() -> None:
     it = started()
     it.now_s += 1.0
-    assert flood(it) == [Ignore(), Look()]
-    ignored_s = it.now_s
-    calls = []
-    while it.now_s < ignored_s + 1.5 * scheduler.IGNORE_FIRST_S:
-        assert it.wait_s <= GLANCE_S or Attend() in calls
-        it.now_s += min(it.wait_s, GLANCE_S)
-        calls += it.settle(it(Waited()))
-    assert calls == [*[Look()] * calls.index(Attend()), Attend(), Look()]
-    assert calls.index(Attend()) >= scheduler.IGNORE_FIRST_S / GLANCE_S - 1
-    assert it.wait_s > 1.0, "it is notified again"
-
-
-def test_single_pushes_are_no_flood() -> None:
-    it = started()
-    for _ in range(20):
-        it.now_s += GLANCE_S
-        assert Ignore() not in it.settle(it(Notified(("default",))))
-
-
-def test_a_flood_that_goes_on_is_ignored_for_longer_and_longer_and_a_new_one_briefly() -> None:
-    it = started()
-    it.now_s += 1.0
-    lasted = []
-    for calm_s in (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, scheduler.CALM_S):
-        it.now_s += calm_s
-        flood(it)
-        ignored_s = it.now_s
-        while Attend() not in it.settle(it(Waited())):
-            it.now_s += it.wait_s
-        lasted.append(it.now_s - ignored_s)
-    assert lasted == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 1.6, 0.1], abs=GLANCE_S)
-
-
-def test_where_a_look_is_dear_no_flood_is_ignored_and_looks_are_few() -> None:
-    it = started()
-    it.now_s += 1.0
-    it.look_takes_s = 0.1
-    it(Notified(("@later",)))
-    assert it.settle(it(Waited())) == [Look()]
-    it.now_s += 1.0
-    assert Ignore() not in flood(it)
-    it.attends = False
-    it(Lost(0.0))
-    it.now_s += 1.0
-    it.settle(it(Waited()))
-    looked_s, looks = it.now_s, 0
-    while it.now_s < looked_s + 10.0:
+    it.caught_up = False
+    assert it.settle(it(Notified(("default",)))) == []
+    for _ in range(3):
+        assert it.wait_s <= CATCH_UP_S
         it.now_s += it.wait_s
-        looks += it.settle(it(Waited())).count(Look())
-    assert looks <= 10.0 * scheduler.LOOK_SHARE / 0.1 + 1
-
-
-def test_while_pushes_may_be_silent_it_looks_often_and_tries_again() -> None:
-    it = Driven()
-    it.attends = False
-    it.settle(it(scheduler.Begun()))
-    for _ in range(10):
-        assert it.wait_s <= GLANCE_S
+        it.settle(it(Notified(("default",))))
         it.now_s += it.wait_s
-        calls = it.settle(it(Waited()))
-    assert set(calls) == {Attend(), Look()}
-    it.attends = True
-    it.now_s += GLANCE_S
-    assert it.settle(it(Waited())) == [Attend(), Look()], "who attends must look once more"
+        assert it.settle(it(Waited())) in ([CatchUp()], [])
+    it.caught_up = True
+    it.now_s += CATCH_UP_S
+    assert it.settle(it(Waited())) == [CatchUp(), Look()]
     assert it.wait_s > 1.0
 
 
-def test_whoever_lost_the_connection_attends_again() -> None:
+def test_it_looks_now_and_then_while_pushes_go_on_and_on() -> None:
     it = started()
     it.now_s += 1.0
-    it(Notified(("@cancel",)))
-    it(Lost(0.0))
-    it.now_s += 1.0
-    assert Attend() in it.settle(it(Waited()))
+    it.caught_up = False
+    it.settle(it(Notified(("@later",))))
+    looks, until_s = 0, it.now_s + 3.0
+    while it.now_s < until_s:
+        it.now_s += max(it.wait_s, 0.001)
+        looks += it.settle(it(Waited())).count(Look())
+    assert looks >= 3.0 / scheduler.CATCH_UP_LOOK_S - 1
 
 
 def test_it_sleeps_until_the_next_job_is_due_and_then_wakes_a_worker() -> None:
@@ -337,7 +275,7 @@ def test_more_kicks_than_one_statement_takes_are_started_in_steps() -> None:
 def test_a_kick_whose_notification_was_lost_is_seen_by_a_look() -> None:
     it = Driven()
     it.outlook = Outlook(due_now=False, kicked=True)
-    assert it.settle(it(scheduler.Begun())) == [Listen(), Cancels(), Attend(), Look(), STARTED, Prune()]
+    assert it.settle(it(scheduler.Begun())) == [Listen(), Cancels(), CatchUp(), Look(), STARTED, Prune()]
 
 
 def test_kicks_are_started_once_the_database_is_back() -> None:
@@ -346,4 +284,4 @@ def test_kicks_are_started_once_the_database_is_back() -> None:
     wait = it(Lost(chance=0.5))
     assert isinstance(wait, Wait)
     it.now_s += wait.seconds
-    assert it.settle(it(Waited())) == [Listen(), Cancels(), STARTED, Attend(), Look()]
+    assert it.settle(it(Waited())) == [Listen(), Cancels(), STARTED, CatchUp(), Look()]
