@@ -149,12 +149,12 @@ class Queue:
         )
         if conn is not None:
             over = PostgresStore.over(plain_connection(conn))
-            return push_one(over, new, or_existing=or_existing, replace=replace)
+            return push_one(over, new, or_existing=or_existing, replace=replace, known=id is not None)
         with self._window(new, within) as is_open:
             if not is_open:
                 return None
             with self._store() as store:
-                return push_one(store, new, or_existing=or_existing, replace=replace)
+                return push_one(store, new, or_existing=or_existing, replace=replace, known=id is not None)
 
     def push_many(self, jobs: Iterable[Job], *, conn: object = None) -> list[str]:
         """Queue jobs in one transaction, all or none; their ids in order. `conn` and errors as of `push`.
@@ -551,11 +551,18 @@ def check_taken(unique: str | None, *, or_existing: bool, replace: bool, within:
         raise ValueError(f"within must be a number of seconds above 0, got {within!r}")
 
 
-def push_one(store: Store, new: NewJob, *, or_existing: bool, replace: bool) -> str | None:
-    """Push a job; its id, or what is asked for when its unique key is taken."""
+def push_one(store: Store, new: NewJob, *, or_existing: bool, replace: bool, known: bool) -> str | None:
+    """Push a job; its id, or what is asked for when its unique key is taken.
+
+    Args:
+        known: its id may have been pushed before, since it was not made just now.
+    """
     if or_existing or replace:
         return store.push_unique(new, replace=replace)
-    return store.push([new])[0]
+    if known or new.unique is not None:
+        return store.push([new])[0]
+    store.push_new([new])
+    return new.id
 
 
 def ended(id: str, job: JobView | None, timeout: float, left_s: float) -> JobView | None:

@@ -106,8 +106,10 @@ class AsyncQueue:
         )
         if or_existing or replace:
             return await push_over(conn, push_unique(new, replace=replace))
-        [pushed] = await push_over(conn, push_all([new]))
-        return pushed
+        if id is not None or unique is not None:
+            return (await push_over(conn, push_all([new])))[0]
+        await push_over(conn, push_new([new], copy=False))
+        return new.id
 
     async def push_many(
         self, jobs: Iterable[Job], *, conn: psycopg.AsyncConnection[Any] | None = None

@@ -153,7 +153,7 @@ class LocalQueue:
         key, now_s = (new.kind, unique or ""), self.now.timestamp()
         if within is not None and not self._windows.enter(key, within, now_s):
             return None
-        return push_one(self._store, new, or_existing=or_existing, replace=replace)
+        return push_one(self._store, new, or_existing=or_existing, replace=replace, known=id is not None)
 
     def push_many(self, jobs: Iterable[Job]) -> list[str]:
         """As `Queue.push_many`, but for `conn`."""

@@ -75,7 +75,7 @@ def push(
             id=id,
         )
         with opened(found) as store:
-            pushed = push_one(store, job, or_existing=or_existing, replace=replace)
+            pushed = push_one(store, job, or_existing=or_existing, replace=replace, known=id is not None)
     except ValueError as problem:
         raise WrongUse(str(problem)) from problem
     if json:

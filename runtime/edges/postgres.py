@@ -519,7 +519,9 @@ class PostgresStore:
             conn, statements.LANES, {"priority": priority, "queue": queue, "most": LANES_LIMIT}
         ).fetchall()
         self._lanes_after = found[-1][:2] if len(found) == LANES_LIMIT else (-1, "")
-        self._lanes.rewind((priority, queue) for priority, queue, is_due in found if is_due)
+        due = [(priority, queue) for priority, queue, is_due in found if is_due]
+        if due:  # else the next job probably comes behind the positions that are known
+            self._lanes.rewind(due)
 
     def _pick(
         self, conn: psycopg.Connection[Any], want: Want, walk: Sequence[tuple[Lane, Position | None]]

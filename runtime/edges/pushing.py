@@ -53,7 +53,9 @@ def push_new(jobs: Sequence[NewJob], *, copy: bool) -> Push[None]:
     """As `Store.push_new` says; `copy` allows COPY."""
     assert all(job.unique is None for job in jobs), "a key may be taken"
     if not copy or len(jobs) < COPY_ROWS:
-        yield from push_all(jobs)
+        rows = [_row(job.id, job) for job in jobs]
+        for start in range(0, len(rows), PUSH_ROWS):
+            yield statements.PUSH_NEW, _columns(rows[start : start + PUSH_ROWS])
         return
     [[now]] = yield statements.NOW, {}
     words: set[str] = set()

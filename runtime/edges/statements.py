@@ -40,15 +40,7 @@ listen tenure
 
 # -- push
 
-PUSH = """
--- Queue new jobs; the ids that were added.
--- Holds: a known id, live or ended, adds nothing, and neither does a taken unique key. One notification
---   a queue that has something due now, one '@later' for what is due in the future. But commits that notify queue
---   up behind one lock of the whole server: so of the statements that are a transaction by themselves (`alone`), one
---   at a time notifies, and those beside it stay silent, as CAUGHT_UP says.
--- Locks: the new rows; waits for a concurrent push of the same id or unique key to end. The bell, waiting for nobody.
--- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
---   would read a whole table as soon as the statistics are wrong.
+_NEW = """
 with new as (
     select n.*
     from unnest(
@@ -62,9 +54,15 @@ with new as (
         coalesce(due, coalesce(%(now)s::timestamptz, now()) + make_interval(secs => delay_s)),
         unique_key, coalesce(%(now)s::timestamptz, now()), payload::jsonb
     from new
+"""
+
+_UNKNOWN = """
     where not exists (select from tenure.job j where j.id = new.id offset 0)
         and not exists (select from tenure.finished f where f.id = new.id offset 0)
         and not exists (select from tenure.dead d where d.id = new.id offset 0)
+"""
+
+_ADDED = """
     order by number
     on conflict do nothing
     returning id, queue, due
@@ -80,6 +78,29 @@ with new as (
 )
 select id::text, (select count(pg_notify('tenure', word)) from words, bell where is_rung) from added
 """
+
+PUSH_NEW = (
+    """
+-- Queue new jobs whose ids were made just now and that have no unique key; their ids.
+-- Holds: one notification a queue that has something due now, one '@later' for what is due in the future. But commits
+--   that notify queue up behind one lock of the whole server: so of the statements that are a transaction by
+--   themselves (`alone`), one at a time notifies, and those beside it stay silent, as CAUGHT_UP says.
+-- Locks: the new rows. The bell, waiting for nobody."""
+    + _NEW
+    + _ADDED
+)
+
+PUSH = (
+    """
+-- Queue new jobs; the ids that were added.
+-- Holds: as PUSH_NEW. A known id, live or ended, adds nothing, and neither does a taken unique key.
+-- Locks: as PUSH_NEW; waits for a concurrent push of the same id or unique key to end.
+-- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
+--   would read a whole table as soon as the statistics are wrong."""
+    + _NEW
+    + _UNKNOWN
+    + _ADDED
+)
 
 CAUGHT_UP = """
 -- Whether the jobs of all pushes that stayed silent up to now can be seen.

@@ -179,8 +179,7 @@ def hear(state: State, message: Wake | Stop) -> None:
         case Stop():
             state.stopping = True
         case Wake():
-            state.idle = False
-            state.rewind = True
+            state.idle = False  # what is new most likely is in a lane that is known, behind its position
 
 
 def _after_run(state: State, event: Ran, now_s: float) -> None:
