@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from bench import jobs, machine
 from bench.adapter import HOME, Base, Row
 
 START_WITHIN_S = 60.0
+STOPS_WITHIN_S = 5.0
 LOOK_EVERY_S = 0.002
 
 
@@ -25,7 +27,7 @@ class TooSlow(Failed):
 
 
 class Service:
-    """The service of a product while the context lasts; then it is killed, whatever it does."""
+    """The service of a product while the context lasts; then it is told to stop, and killed when it does not."""
 
     def __init__(self, product: Base, commands: list[tuple[list[str], dict[str, str]]] | None = None) -> None:
         self.product = product
@@ -52,7 +54,14 @@ class Service:
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        machine.kill_family(process.pid for process in self._processes)
+        family = self.pids()
+        for process in self._processes:
+            process.terminate()  # so that its children's CPU time is told to it, and is not taken for somebody else's
+        deadline_s = time.monotonic() + STOPS_WITHIN_S
+        for process in self._processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(deadline_s - time.monotonic(), 0.0))
+        machine.kill_family(family)
         for process in self._processes:
             process.wait()
 

@@ -373,6 +373,33 @@ def idle(product: Base, case: str, n: int) -> Row:
     }
 
 
+TICKERS = 20
+
+
+def ticks(product: Base, case: str, n: int) -> Row:
+    """n seconds of schedules that each tick once a second, with a no-op as their job: the CPU time of all processes of
+    the service and of the server's processes, for one tick and its job.
+    """
+    del case
+    product.fresh()
+    product.open()
+    with Service(product) as service:
+        service.warm()
+        for number in range(TICKERS):
+            product.schedule_each_second(f"ticker-{number}")
+        time.sleep(2.0)
+        ran, service_s, server_s = len(jobs.records()), service.cpu_s(), server_cpu_s(product)
+        time.sleep(n)
+        service_s, server_s = service.cpu_s() - service_s, server_cpu_s(product) - server_s
+        count = len(jobs.records()) - ran
+        product.close()
+    return {
+        "ticks": count,
+        "service_us_a_tick": service_s / count * 1e6,
+        "server_us_a_tick": server_s / count * 1e6,
+    }
+
+
 def memory(product: Base, case: str, n: int) -> Row:
     """Proportional set size after n no-ops, idle: of the largest process that ran jobs, and of the whole service
     without the database server.
@@ -450,4 +477,5 @@ WORKLOADS = [
     Workload("W13", idle, 60, 3, reps=1),
     Workload("W14", memory, 8, 4),
     Workload("W15", payloads, 1000, 10),
+    Workload("W16", ticks, 20, 2, reps=1),
 ]

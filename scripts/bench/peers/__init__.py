@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 EVERY = (
-    "drain push parallel latency cpu mixed backlog snapshot due crash replacement crowd idle memory payloads"
+    "drain push parallel latency cpu mixed backlog snapshot due crash replacement crowd idle memory payloads "
+    "ticks"
 )
 POSTGRES = "drain push latency cpu mixed backlog snapshot crash idle memory"
 REDIS = "drain push latency cpu mixed crash memory"

@@ -12,7 +12,7 @@ from typing import Any
 
 from bench.adapter import Base
 from bench.peers.tenure_jobs import KINDS, Echo
-from runtime import Queue
+from runtime import Queue, every
 
 QUIET = """
 create schema quiet;
@@ -64,6 +64,9 @@ class Adapter(Base):
             conn.execute(
                 "select count(tenure.push(%s, due => %s)) from generate_series(1, %s)", (job, moment, n)
             )
+
+    def schedule_each_second(self, name: str) -> None:
+        self.queue.schedule(name, KINDS["noop"](), every(1.0), overlap="skip", missed="drop")
 
     def fill_finished(self, n: int) -> None:
         with self.connect() as conn:
