@@ -62,5 +62,6 @@ def _become_supervisor(serve: Callable[[Lifeline], int], lifeline: Lifeline) -> 
         lifeline.watch()
         signal.pthread_sigmask(signal.SIG_SETMASK, set())
         code = serve(lifeline)
+        processes.clean_up()
     finally:
         os._exit(code)

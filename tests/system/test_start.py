@@ -134,7 +134,9 @@ def test_a_module_that_hangs_at_its_import_is_killed_and_the_log_says_so(on: Sta
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_jobs_run_and_deaths_are_certified_whatever_the_start_method(on: Stage, method: str) -> None:
-    service = on.run(workers=1, service=f'start_method = "{method}"')
+    scratch = on.place / "scratch"
+    scratch.mkdir()
+    service = on.run(workers=1, service=f'start_method = "{method}"', env={"TMPDIR": str(scratch)})
     view = on.ended(on.push("die", how="9", times=1))
     certificate = view.attempts[0].certificate
     assert certificate is not None
@@ -149,6 +151,7 @@ def test_jobs_run_and_deaths_are_certified_whatever_the_start_method(on: Stage, 
         os.kill(pid, signal.SIGTERM)
     assert service.process.wait(20) == EXIT_OK
     assert on.ended(last, within_s=1).attempt == 1, "also the helpers of the method heed no such signal"
+    assert not list(scratch.iterdir()), "and what they keep on disk is removed"
 
 
 @pytest.mark.parametrize(
