@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -147,6 +147,20 @@ def _as_said(lease: Lease, said: Snooze | Cancel | LeaseLost | Stopping) -> Sett
             return budgets.cancelled(lease)
         case _:
             return budgets.released(lease)
+
+
+def log_dropped(level: log.Level, settlements: Sequence[Settlement], kept: Sequence[bool]) -> None:
+    """One line for each settlement that changed nothing, because its lease was no longer current."""
+    for settlement, is_kept in zip(settlements, kept, strict=True):
+        if not is_kept:
+            log.event(
+                level,
+                "lease.lost",
+                job=settlement.lease.id,
+                epoch=settlement.lease.epoch,
+                code=Code.LEASE_LOST,
+                dropped=str(settlement.ending),
+            )
 
 
 def _log(claim: Claim, settlement: Settlement) -> None:

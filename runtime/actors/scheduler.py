@@ -14,6 +14,7 @@ import msgspec
 from setproctitle import setproctitle
 
 from runtime.actors import ticking
+from runtime.actors.attempt import log_dropped
 from runtime.config import Config
 from runtime.edges import clock, log
 from runtime.edges.pipe import Pipe
@@ -167,17 +168,7 @@ def _record(store: PostgresStore, record: Record) -> None:
     if record.settlements:
         store.end_sessions([one.lease for one in record.settlements if one.ending is not Ending.DONE])
         kept = store.settle(record.settlements)
-        for settlement, current in zip(record.settlements, kept, strict=True):
-            if not current:
-                lease = settlement.lease
-                log.event(
-                    "info",
-                    "lease.lost",
-                    job=lease.id,
-                    epoch=lease.epoch,
-                    code=Code.LEASE_LOST,
-                    dropped=str(settlement.ending),
-                )
+        log_dropped("info", record.settlements, kept)
     if record.unstarted:
         store.give_back(record.unstarted)
     if record.dead is not None:

@@ -25,7 +25,7 @@ import structlog
 from setproctitle import setproctitle
 
 from runtime import registry
-from runtime.actors.attempt import Kicks, Redact, settle_attempt, writes_of
+from runtime.actors.attempt import Kicks, Redact, log_dropped, settle_attempt, writes_of
 from runtime.actors.context import Context
 from runtime.actors.surroundings import Output, Tidiness
 from runtime.config import Config
@@ -41,7 +41,7 @@ from runtime.edges.processes import Ends
 from runtime.edges.store import Store
 from runtime.errors import BadFrame, ConfigError, SchemaOutdated, StoreUnavailable, TimedOut
 from runtime.model.exits import EXIT_FAILED, Certificate, Progress, Verdict
-from runtime.model.jobs import Claim, Code, Ending, Holder, Settlement, Want
+from runtime.model.jobs import Claim, Ending, Holder, Settlement, Want
 from runtime.model.messages import Limits, Ready, Stop, ToWorker, Unready, Wake
 from runtime.providers import Provided, provide_each_attempt, unservable
 from runtime.registry import Registry
@@ -208,17 +208,7 @@ def _exchange(spec: Spec, outside: Outside, runner: Runner, action: rules.Exchan
         return rules.Lost(random.random())
     outside.board.clear_journal()
     outside.board.end()
-    for settlement, kept in zip(action.settlements, exchanged.kept, strict=True):
-        if not kept:
-            lease = settlement.lease
-            log.event(
-                "warning",
-                "lease.lost",
-                job=lease.id,
-                epoch=lease.epoch,
-                code=Code.LEASE_LOST,
-                dropped=str(settlement.ending),
-            )
+    log_dropped("warning", action.settlements, exchanged.kept)
     return rules.Got(exchanged.claims, sent_s)
 
 

@@ -38,10 +38,7 @@ def push_all(jobs: Sequence[NewJob]) -> Push[list[str | None]]:
     first = dict(zip(reversed(ids), reversed(jobs), strict=True))  # an id given twice: as the first time
     rows = [_row(id, first[id]) for id in dict.fromkeys(ids)]
     unique = {id for id, job in first.items() if job.unique is not None}
-    there: set[str | None] = set()
-    for start in range(0, len(rows), PUSH_ROWS):
-        added = yield statements.PUSH, _columns(rows[start : start + PUSH_ROWS])
-        there |= {id for id, _ in added}
+    there = yield from _in_parts(statements.PUSH, rows)
     doubtful = unique - there  # known, or their keys are taken
     if doubtful:
         known = yield statements.KNOWN, {"ids": array(doubtful)}
@@ -53,14 +50,20 @@ def push_new(jobs: Sequence[NewJob], *, copy: bool) -> Push[None]:
     """As `Store.push_new` says; `copy` allows COPY."""
     assert all(job.unique is None for job in jobs), "a key may be taken"
     if not copy or len(jobs) < COPY_ROWS:
-        rows = [_row(job.id, job) for job in jobs]
-        for start in range(0, len(rows), PUSH_ROWS):
-            yield statements.PUSH_NEW, _columns(rows[start : start + PUSH_ROWS])
+        yield from _in_parts(statements.PUSH_NEW, [_row(job.id, job) for job in jobs])
         return
     [[now]] = yield statements.NOW, {}
     words: set[str] = set()
     yield statements.COPY, _copied(jobs, now, words)
     yield statements.TELL, {"words": array(sorted(words))}
+
+
+def _in_parts(statement: str, rows: Sequence[Row]) -> Push[set[str]]:
+    """Push rows, so many a statement; the ids that were added."""
+    added: set[str] = set()
+    for start in range(0, len(rows), PUSH_ROWS):
+        added |= {id for id, _ in (yield statement, _columns(rows[start : start + PUSH_ROWS]))}
+    return added
 
 
 def can_copy(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
