@@ -14,11 +14,13 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +34,15 @@ from tests.helpers.service import children, is_alive
 from tests.helpers.waiting import wait_for
 
 METHODS = ["fork", "spawn", "forkserver"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scratch(run_place: Path) -> Iterator[None]:
+    """What multiprocess keeps on disk for a test's process, which ends without removing it, goes with the run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(run_place))
+        patch.setattr(tempfile, "tempdir", None)  # looked up again
+        yield
 
 
 class Word(msgspec.Struct, frozen=True, tag=True):
