@@ -599,6 +599,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def done(self) -> bool:
+        """The handler has returned, and `result` is what it returned."""
         return self.ending is Ending.DONE
 
 

@@ -21,12 +21,11 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 from psycopg.abc import Params
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from runtime.edges import statements, worktables
 from runtime.edges.callers import plain_connection
-from runtime.edges.postgres import KEEPALIVE, PostgresStore
+from runtime.edges.postgres import PostgresStore, connect_by
 from runtime.edges.statements import session_name
 from runtime.edges.worktables import Row, Where
 from runtime.errors import LeaseLost
@@ -42,8 +41,7 @@ CANCEL_S = 1.0  # for the request to end a statement
 @contextmanager
 def attempt_connection(url: str, lease: Lease) -> Iterator[psycopg.Connection[Any]]:
     """A connection for one attempt of a handler: committed when `run` returns, rolled back when it raises."""
-    own: dict[str, Any] = {**KEEPALIVE, **conninfo_to_dict(url), "application_name": session_name(lease)}
-    conn = psycopg.connect(**own)
+    conn = psycopg.connect(**{**connect_by(url), "application_name": session_name(lease)})
     try:
         yield conn
         if not conn.closed:
@@ -91,12 +89,8 @@ class Sessions:
         if self._conn is not None and self._is_fit(self._conn):
             return self._conn
         self.close()
-        own: dict[str, Any] = {
-            **KEEPALIVE,
-            "application_name": "tenure handler",
-            **conninfo_to_dict(self._url),
-        }
-        conn = psycopg.connect(**own, autocommit=True, prepare_threshold=None)
+        found = connect_by(self._url, application_name="tenure handler")
+        conn = psycopg.connect(**found, autocommit=True, prepare_threshold=None)
         conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         self._conn = conn
         return conn

@@ -85,6 +85,11 @@ _READ_ONLY = "25006"  # a primary that has become a standby
 _CONTENT = ("22", "54")  # classes of errors about what a value contains
 
 
+def connect_by(url: str, **ours: str | int) -> dict[str, Any]:
+    """What to connect with: libpq's parameters by name, of which the URL may change all that are ours."""
+    return {**KEEPALIVE, **ours, **conninfo_to_dict(url)}
+
+
 class PostgresStore:
     """A job store on one connection.
 
@@ -123,7 +128,8 @@ class PostgresStore:
 
     @classmethod
     def over(cls, conn: psycopg.Connection[Any], clock: Callable[[], datetime] | None = None) -> Self:
-        """A store on the caller's connection, within the caller's transaction. For `push`, `kick` and `send` only.
+        """A store on the caller's connection, within the caller's transaction. For `push`, `kick`, `claim`
+        and `send` only.
 
         It neither commits nor closes. What breaks a rule raises `ValueError` and, like any refused
         statement, leaves the caller's transaction to be rolled back.
@@ -190,14 +196,13 @@ class PostgresStore:
 
     def _open(self) -> psycopg.Connection[Any]:
         if self._conn is None:
-            given: dict[str, Any] = conninfo_to_dict(self._url)
-            own: dict[str, Any] = {
-                **KEEPALIVE,
-                "application_name": self._application_name,
-                "connect_timeout": max(round(self._connect_timeout_s), 1),
-            }
+            found = connect_by(
+                self._url,
+                application_name=self._application_name,
+                connect_timeout=max(round(self._connect_timeout_s), 1),
+            )
             threshold = 5 if self._prepare else None  # None: nothing is ever prepared
-            conn = psycopg.connect(**{**own, **given}, autocommit=True, prepare_threshold=threshold)
+            conn = psycopg.connect(**found, autocommit=True, prepare_threshold=threshold)
             self._conn = conn
             conn.add_notify_handler(lambda notify: self._heard(notify.payload))
             conn.execute(statements.SESSION)
