@@ -221,7 +221,6 @@ class State:
     left: tuple[str, ...] | None = None
     left_at_s: float = 0.0
     look_at_s: float = 0.0
-    looked_s: float = float("-inf")
     due_at_s: float | None = None
     tick_at_s: float = float("inf")
     no_tick_before_s: float = 0.0
@@ -369,7 +368,6 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
 
 
 def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
-    state.looked_s = now_s
     state.look_at_s = now_s + POLL_S
     if not outlook.due_now:
         state.due_since_s = None
