@@ -38,7 +38,7 @@ def push_all(jobs: Sequence[NewJob]) -> Push[list[str | None]]:
     first = dict(zip(reversed(ids), reversed(jobs), strict=True))  # an id given twice: as the first time
     rows = [_row(id, first[id]) for id in dict.fromkeys(ids)]
     unique = {id for id, job in first.items() if job.unique is not None}
-    there = yield from _in_parts(statements.PUSH, rows)
+    there = yield from _in_parts(rows)
     doubtful = unique - there  # known, or their keys are taken
     if doubtful:
         known = yield statements.KNOWN, {"ids": array(doubtful)}
@@ -49,20 +49,22 @@ def push_all(jobs: Sequence[NewJob]) -> Push[list[str | None]]:
 def push_new(jobs: Sequence[NewJob], *, copy: bool) -> Push[None]:
     """As `Store.push_new` says; `copy` allows COPY."""
     assert all(job.unique is None for job in jobs), "a key may be taken"
-    if not copy or len(jobs) < COPY_ROWS:
-        yield from _in_parts(statements.PUSH_NEW, [_row(job.id, job) for job in jobs])
-        return
-    [[now]] = yield statements.NOW, {}
-    words: set[str] = set()
-    yield statements.COPY, _copied(jobs, now, words)
-    yield statements.TELL, {"words": array(sorted(words))}
+    if copy and len(jobs) >= COPY_ROWS:
+        [[now]] = yield statements.NOW, {}
+        words: set[str] = set()
+        yield statements.COPY, _copied(jobs, now, words)
+        yield statements.TELL, {"words": array(sorted(words))}
+    elif len(jobs) == 1:
+        yield statements.PUSH_NEW, _one(*jobs)
+    else:
+        yield from _in_parts([_row(job.id, job) for job in jobs])
 
 
-def _in_parts(statement: str, rows: Sequence[Row]) -> Push[set[str]]:
+def _in_parts(rows: Sequence[Row]) -> Push[set[str]]:
     """Push rows, so many a statement; the ids that were added."""
     added: set[str] = set()
     for start in range(0, len(rows), PUSH_ROWS):
-        added |= {id for id, _ in (yield statement, _columns(rows[start : start + PUSH_ROWS]))}
+        added |= {id for id, _ in (yield statements.PUSH, _columns(rows[start : start + PUSH_ROWS]))}
     return added
 
 
@@ -136,6 +138,20 @@ def _row(id: str | None, job: NewJob) -> tuple[Any, ...]:
     )
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+def _one(job: NewJob) -> dict[str, Any]:
     """`alone` is for whoever carries the statement out to say: it must not be said by mistake."""
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "queue": job.queue,
+        "priority": job.priority,
+        "due": values.due(job),
+        "delay_s": values.delay(float(job.delay_s)),
+        "payload": job.payload,
+        "alone": False,
+    }
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
+    """`alone` as in `_one`."""
     return {"alone": False, **dict(zip(NEW_COLUMNS, map(array, zip(*rows, strict=True)), strict=True))}

@@ -40,7 +40,37 @@ listen tenure
 
 # -- push
 
-_NEW = """
+PUSH_NEW = """
+-- Queue one new job whose id was made just now and that has no unique key.
+-- Holds: a notification, of its queue if it is due now and else of '@later'. But commits that notify queue up behind
+--   one lock of the whole server: so of the statements that are a transaction by themselves (`alone`), one at a time
+--   notifies, and those beside it stay silent, as CAUGHT_UP says.
+-- Locks: the new row. The bell, waiting for nobody.
+-- Needs: an id that is not live.
+insert into tenure.job (id, kind, queue, priority, due, created, payload)
+values (
+    %(id)s::uuid, %(kind)s::text, %(queue)s::text, %(priority)s::smallint,
+    coalesce(
+        %(due)s::timestamptz, coalesce(%(now)s::timestamptz, now()) + make_interval(secs => %(delay_s)s::float8)
+    ),
+    coalesce(%(now)s::timestamptz, now()), %(payload)s::jsonb
+)
+returning case
+    when case
+        when not %(alone)s::boolean then true
+        when pg_try_advisory_xact_lock_shared(1952804469, 1) then pg_try_advisory_xact_lock(1952804469, 2)
+        else true
+    end
+    then pg_notify('tenure', case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end)
+end
+"""
+
+PUSH = """
+-- Queue new jobs; the ids that were added.
+-- Holds: as PUSH_NEW. A known id, live or ended, adds nothing, and neither does a taken unique key.
+-- Locks: as PUSH_NEW; waits for a concurrent push of the same id or unique key to end.
+-- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
+--   would read a whole table as soon as the statistics are wrong.
 with new as (
     select n.*
     from unnest(
@@ -54,15 +84,9 @@ with new as (
         coalesce(due, coalesce(%(now)s::timestamptz, now()) + make_interval(secs => delay_s)),
         unique_key, coalesce(%(now)s::timestamptz, now()), payload::jsonb
     from new
-"""
-
-_UNKNOWN = """
     where not exists (select from tenure.job j where j.id = new.id offset 0)
         and not exists (select from tenure.finished f where f.id = new.id offset 0)
         and not exists (select from tenure.dead d where d.id = new.id offset 0)
-"""
-
-_ADDED = """
     order by number
     on conflict do nothing
     returning id, queue, due
@@ -78,29 +102,6 @@ _ADDED = """
 )
 select id::text, (select count(pg_notify('tenure', word)) from words, bell where is_rung) from added
 """
-
-PUSH_NEW = (
-    """
--- Queue new jobs whose ids were made just now and that have no unique key; their ids.
--- Holds: one notification a queue that has something due now, one '@later' for what is due in the future. But commits
---   that notify queue up behind one lock of the whole server: so of the statements that are a transaction by
---   themselves (`alone`), one at a time notifies, and those beside it stay silent, as CAUGHT_UP says.
--- Locks: the new rows. The bell, waiting for nobody."""
-    + _NEW
-    + _ADDED
-)
-
-PUSH = (
-    """
--- Queue new jobs; the ids that were added.
--- Holds: as PUSH_NEW. A known id, live or ended, adds nothing, and neither does a taken unique key.
--- Locks: as PUSH_NEW; waits for a concurrent push of the same id or unique key to end.
--- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
---   would read a whole table as soon as the statistics are wrong."""
-    + _NEW
-    + _UNKNOWN
-    + _ADDED
-)
 
 CAUGHT_UP = """
 -- Whether the jobs of all pushes that stayed silent up to now can be seen.

@@ -63,6 +63,14 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pushing, "COPY_ROWS", 1)
 
 
+@pytest.fixture(params=["copied", "in a list", "one by one"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How new jobs go."""
+    if request.param == "copied":
+        monkeypatch.setattr(pushing, "COPY_ROWS", 1)
+    return str(request.param)
+
+
 @pytest.fixture(params=["memory", "postgres", "pooled"])
 def store(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Store]:
     """Each kind of store; `pooled` is PostgreSQL with nothing kept in the session."""

@@ -126,13 +126,14 @@ def test_a_unique_key_is_free_once_its_job_has_ended(store: Store, state: State)
     ids=repr,
 )
 def test_a_job_that_breaks_a_rule_is_refused_with_all_its_neighbours(
-    store: Store, copied: None, given
+    store: Store, way: str, given
 ) -> None:
     with pytest.raises(ValueError):
         store.push([new(), new(**given)])
     if "unique" not in given:
-        with pytest.raises(ValueError):
-            store.push_new([new(), new(**given)])
+        for jobs in ([new(), new(**given)], [new(**given)]):
+            with pytest.raises(ValueError):
+                store.push_new(jobs)
     assert sum(store.counts().states.values()) == 0
 
 
@@ -160,7 +161,7 @@ def test_many_jobs_are_pushed_all_or_not_at_all(store: Store) -> None:
     assert store.counts().states["queued"] == 0
 
 
-def test_new_jobs_are_pushed_as_any_others(store: Store, clock: Clock, copied: None) -> None:
+def test_new_jobs_are_pushed_as_any_others(store: Store, clock: Clock, way: str) -> None:
     odd = '{"a": "\\\\u0000\\t\\n \\\\\\"\\\\N"}\n\t'
     later = clock.now + timedelta(days=1)
     jobs = [
@@ -168,7 +169,8 @@ def test_new_jobs_are_pushed_as_any_others(store: Store, clock: Clock, copied: N
         new(due=later.astimezone(timezone(timedelta(hours=5)))),
         new(delay_s=30.0),
     ]
-    store.push_new(jobs)
+    for some in [[job] for job in jobs] if way == "one by one" else [jobs]:
+        store.push_new(some)
     views = [status(store, job.id) for job in jobs]
     assert [view.due - clock.now for view in views] == [
         timedelta(0),

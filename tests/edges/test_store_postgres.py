@@ -23,7 +23,7 @@ from psycopg.rows import dict_row
 from runtime.edges import migrate, postgres, statements
 from runtime.edges.ids import canonical, new_id, new_ids
 from runtime.edges.postgres import PostgresStore
-from runtime.edges.pushing import push_all
+from runtime.edges.pushing import push_all, push_new
 from runtime.errors import StoreUnavailable
 from runtime.model.jobs import HISTORY_LIMIT, Claim, Failure, Kick, Lease, NewSchedule, State
 from tests.edges.conftest import Clock
@@ -414,20 +414,23 @@ def listener(clean_dsn: str, opened: Opener) -> PostgresStore:
     return store
 
 
-def push_alone(conn: psycopg.Connection, queue: str) -> None:
-    """What a push does in a transaction by itself, in one that stays open."""
-    statement, given = next(push_all([new(queue=queue)]))
+def push_alone(conn: psycopg.Connection, queue: str, *, fresh: bool = False) -> None:
+    """What a push, of an id made just now or of any, does in a transaction by itself, in one that stays open."""
+    jobs = [new(queue=queue)]
+    statement, given = next(push_new(jobs, copy=False) if fresh else push_all(jobs))
     assert conn.execute(statement, {"now": None, **given, "alone": True}).fetchone()
 
 
+@pytest.mark.parametrize("fresh", [False, True])
 def test_a_push_beside_one_that_notifies_is_silent_and_caught_up_with_when_it_can_be_seen(
-    real: PostgresStore, listener: PostgresStore, conn: psycopg.Connection, clean_dsn: str
+    real: PostgresStore, listener: PostgresStore, conn: psycopg.Connection, clean_dsn: str, fresh: bool
 ) -> None:
+    push = real.push_new if fresh else real.push
     with psycopg.connect(clean_dsn) as other:
         with conn.transaction():
-            push_alone(conn, "rung")
-            push_alone(other, "silent")
-            real.push([new(queue="silent too")])
+            push_alone(conn, "rung", fresh=fresh)
+            push_alone(other, "silent", fresh=fresh)
+            push([new(queue="silent too")])
             assert not listener.caught_up(), "one that notifies is under way"
         assert heard(listener) == ["rung"]
         assert not listener.caught_up(), "a silent one is under way"
@@ -436,8 +439,12 @@ def test_a_push_beside_one_that_notifies_is_silent_and_caught_up_with_when_it_ca
     with conn.transaction():
         conn.execute("select pg_advisory_xact_lock(1952804469, 2)")
         assert not listener.caught_up(), "one that notifies lets go of its locks one after the other"
-    real.push([new(queue="again")])
-    assert heard(listener) == ["again"]
+    with conn.transaction():
+        conn.execute("select pg_advisory_xact_lock(1952804469, 1)")
+        push([new(queue="while another asks")])
+    push([new(queue="again")])
+    push([new(queue="far", delay_s=60.0)])
+    assert heard(listener) == ["while another asks", "again", "@later"]
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -450,7 +457,7 @@ def test_a_push_in_a_longer_transaction_notifies_and_keeps_nobody_from_catching_
             if several:
                 opened(clean_dsn).push([new(unique="u"), new()])
             else:
-                PostgresStore.over(conn).push([new()])
+                PostgresStore.over(conn).push_new([new()])
         assert heard(listener) == ["default"]
         other.commit()
     with conn.transaction():
