@@ -452,18 +452,18 @@ class PostgresStore:
     def _exchange(
         self, conn: psycopg.Connection[Any], told: Sequence[Settlement], want: Want | None
     ) -> tuple[set[Lease], list[Claim]]:
-        """Settle and claim. Without a rewind it is one round trip, and a pipeline is one transaction by itself."""
+        """Settle and claim. It is one round trip, with a rewind two, and a pipeline is one transaction by itself."""
         if want is None:
             with self._whole(conn, several=any(one.kicks for one in told)):
                 return self._held(self._settle(conn, told)), []
         rewind = want.rewind or not self._lanes
-        with conn.pipeline(), self._whole(conn, several=rewind or not self._prepare):
+        several = bool(told) or rewind or not self._prepare
+        with conn.pipeline() if several else nullcontext(), self._whole(conn, several=not self._prepare):
             if not self._prepare:
                 self._cursor(conn, statements.PLANNER, {"local": True})
             settled = self._settle(conn, told) if told else None
-            if rewind:
-                self._rewind(conn)
-            walk = self._lanes.walk(want.queues)
+            is_idle = rewind and not self._rewind(conn)
+            walk = [] if is_idle else self._lanes.walk(want.queues)
             picked = self._pick(conn, want, walk) if walk else None
         held = set() if settled is None else self._held(settled)
         return held, [] if picked is None else self._taken(picked, walk)
@@ -517,8 +517,12 @@ class PostgresStore:
     def _held(self, settled: psycopg.Cursor[TupleRow]) -> set[Lease]:
         return {Lease(row[0], row[1]) for row in settled.fetchall()}
 
-    def _rewind(self, conn: psycopg.Connection[Any]) -> None:
-        """Look for lanes, from the most urgent one or, where there are too many, from where it last stopped."""
+    def _rewind(self, conn: psycopg.Connection[Any]) -> bool:
+        """Look for lanes, from the most urgent one or, where there are too many, from where it last stopped.
+
+        Returns:
+            False if nothing is due in any lane.
+        """
         priority, queue = self._lanes_after
         found = self._cursor(
             conn, statements.LANES, {"priority": priority, "queue": queue, "most": LANES_LIMIT}
@@ -527,6 +531,7 @@ class PostgresStore:
         due = [(priority, queue) for priority, queue, is_due in found if is_due]
         if due:  # else the next job probably comes behind the positions that are known
             self._lanes.rewind(due)
+        return bool(due) or self._lanes_after[0] >= 0
 
     def _pick(
         self, conn: psycopg.Connection[Any], want: Want, walk: Sequence[tuple[Lane, Position | None]]
