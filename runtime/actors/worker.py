@@ -7,6 +7,7 @@ what a handler does, `surroundings.py` puts right what it changed in its process
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import random
 import select
@@ -139,6 +140,7 @@ def main(ends: Ends, spec: Spec) -> int:
     provided = Provided(msgspec.structs.replace(spec.config, database=database))
     sessions = Sessions(spec.url)
     runner = Runner(spec.number, handlers, limits, provided, sessions, outside.board, output, ends, redact)
+    gc.freeze()  # what is imported stays: no collection has to walk over it, nor to copy the pages it shares
     pipe.send_and_wait(Ready(kinds=limits, broken=broken, schedules=handlers.schedules))
     try:
         return _loop(spec, outside, runner)

@@ -125,9 +125,7 @@ def test_a_unique_key_is_free_once_its_job_has_ended(store: Store, state: State)
     ],
     ids=repr,
 )
-def test_a_job_that_breaks_a_rule_is_refused_with_all_its_neighbours(
-    store: Store, way: str, given
-) -> None:
+def test_a_job_that_breaks_a_rule_is_refused_with_all_its_neighbours(store: Store, way: str, given) -> None:
     with pytest.raises(ValueError):
         store.push([new(), new(**given)])
     if "unique" not in given:
