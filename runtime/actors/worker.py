@@ -257,7 +257,7 @@ class Runner:
 
     def run(
         self, claim: Claim, number: int, begin_by_s: float = NEVER_S, lost_at_s: float = NEVER_S
-    ) -> rules.Ran | rules.Revoked:
+    ) -> rules.Ran | rules.TooLate:
         """Run one claim from its first to its last line, with its outcome in the journal.
 
         The clock is read when the board says that it runs: a process that was stopped in between does not begin.
@@ -270,7 +270,7 @@ class Runner:
         self._board.begin(number, began_ns, self._cpu_ns)
         if clock.now_s() >= begin_by_s:
             self._board.end()
-            return rules.Revoked()
+            return rules.TooLate()
         self._lost_at_ns = int(lost_at_s * 1e9)
         confined = self._handlers.get(claim.kind).reach.is_confined
         settlement = (self._confined_attempt if confined else self._attempt)(claim, number)

@@ -64,7 +64,12 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The job that was to be run is no longer ours, nor is the rest of the batch."""
+    """The job that was to be run is no longer ours, nor is the rest of the batch: they have been taken back."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooLate:
+    """The job that was to be run may not begin any more, nor may the rest of the batch; nobody else knows that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Waited:
     """The wait is over without a message."""
 
 
-Event = Begun | Told | Got | Lost | Ran | Revoked | Waited
+Event = Begun | Told | Got | Lost | Ran | Revoked | TooLate | Waited
 
 
 # -- what to do next
@@ -80,10 +85,10 @@ Event = Begun | Told | Got | Lost | Ran | Revoked | Waited
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run this job, unless it has been revoked. Answered by Ran or Revoked.
+    """Run this job, unless it has been revoked. Answered by Ran, Revoked or TooLate.
 
-    The clock is read once more when the board says that it runs, and from `begin_by_s` on it is Revoked all
-    the same: a process that was stopped after it took the job must not begin under a lease that has ended.
+    The clock is read once more when the board says that it runs, and from `begin_by_s` on it is too late: a
+    process that was stopped after it took the job must not begin under a lease that has ended.
     """
 
     claim: Claim
@@ -162,6 +167,8 @@ def step(state: State, event: Event, now_s: float) -> tuple[list[Claimed], Actio
             hear(state, message)
         case Revoked():
             _drop_batch(state)
+        case TooLate():
+            _give_up_batch(state)
         case Lost(chance):
             state.losses += 1
             state.recover |= state.asked > 0
@@ -228,8 +235,7 @@ def _next(state: State, now_s: float) -> Action:
         if now_s < begin_by:
             state.number += 1
             return Run(state.batch.popleft(), state.number, begin_by, fence_at_s(state.sent_s, state.lease_s))
-        _drop_batch(state)  # a stopped process woke up: these leases may be another's by now
-        state.recover = True  # those that are not go back
+        _give_up_batch(state)
     leaving = state.stopping or _is_spent(state)
     if leaving and not state.outcomes and not state.batch:
         return Leave(EXIT_OK if state.stopping else EXIT_RECYCLED)
@@ -245,6 +251,12 @@ def _next(state: State, now_s: float) -> Action:
 def _drop_batch(state: State) -> None:
     state.number += len(state.batch)
     state.batch.clear()
+
+
+def _give_up_batch(state: State) -> None:
+    """Time was lost, here or by a job while the supervisor did not look: these leases may be another's by now."""
+    _drop_batch(state)
+    state.recover = True  # those that are not go back
 
 
 def _is_spent(state: State) -> bool:

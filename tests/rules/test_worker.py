@@ -9,7 +9,7 @@ from runtime.model.jobs import Claim, Ending, Lease, Settlement, State
 from runtime.model.messages import Claimed, Stop, Wake
 from runtime.rules import worker
 from runtime.rules.batch import Pace
-from runtime.rules.worker import Exchange, Got, Leave, Lost, Ran, Revoked, Run, Told, Wait, Waited
+from runtime.rules.worker import Exchange, Got, Leave, Lost, Ran, Revoked, Run, Told, TooLate, Wait, Waited
 
 LEASE_S = 30.0
 
@@ -97,6 +97,19 @@ def test_what_was_revoked_is_not_run() -> None:
     first = it.run(it.got(1, 2, 3))
     it.run(ran(first))
     assert it.exchange(Revoked()).settlements[0].lease.id == "job-1"
+    assert it.run(it.got(4)).number == 4
+
+
+def test_what_comes_too_late_is_given_back_before_the_next_claim() -> None:
+    it = Driven()
+    it.exchange(worker.Begun())
+    first = it.run(it.got(1, 2, 3))
+    it.run(ran(first))
+    given_back = it.exchange(TooLate())
+    assert (given_back.limit, given_back.recover) == (0, True), (
+        "nobody has taken back what is left of the batch"
+    )
+    assert it.exchange(it.got()).limit > 0
     assert it.run(it.got(4)).number == 4
 
 
