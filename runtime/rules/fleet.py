@@ -234,6 +234,7 @@ class Slot:
 class State:
     settings: Settings
     slots: dict[str, Slot]
+    worker_names: tuple[str, ...]
     health: dict[str, Health]  # by role
     phase: Literal["running", "draining", "forced", "closing", "finished"] = "running"
     code: int = EXIT_OK
@@ -258,7 +259,7 @@ class State:
 
     @property
     def workers(self) -> list[Slot]:
-        return [slot for slot in self.slots.values() if slot.is_worker]
+        return [self.slots[name] for name in self.worker_names]
 
     @property
     def scheduler(self) -> Slot:
@@ -267,11 +268,12 @@ class State:
 
 def initial(settings: Settings) -> State:
     names = [POSTGRES] if settings.postgres else []
-    names += [SCHEDULER, *(f"worker {n}" for n in range(1, settings.workers + 1))]
+    workers = tuple(f"worker {n}" for n in range(1, settings.workers + 1))
+    names += [SCHEDULER, *workers]
     slots = {name: Slot(name) for name in names}
     if settings.postgres:
         slots[POSTGRES].phase = "up"
-    return State(settings, slots, {role_of(name): Health() for name in names})
+    return State(settings, slots, workers, {role_of(name): Health() for name in names})
 
 
 @cache

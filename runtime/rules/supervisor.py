@@ -176,6 +176,7 @@ def _is_gated(state: State, slot: Slot) -> bool:
 
 
 def _watch_starts(state: State, now_s: float, out: list[Effect]) -> None:
+    policy = state.settings.restart
     for slot in state.slots.values():
         if slot.phase == "starting" and not slot.killed:
             if now_s >= slot.since_s + state.settings.ready_within_s:
@@ -188,10 +189,10 @@ def _watch_starts(state: State, now_s: float, out: list[Effect]) -> None:
             role = role_of(slot.name)
             health = state.health[role]
             if (health.deaths or not health.proven) and slot.since_s >= health.not_before_s:
-                state.health[role] = restart.after_ready(health, slot.since_s, now_s, state.settings.restart)
-    unhealthy = bool(state.broken) or any(
-        restart.is_unhealthy(health, state.settings.restart) for health in state.health.values()
-    )
+                state.health[role] = restart.after_ready(health, slot.since_s, now_s, policy)
+    unhealthy = bool(state.broken)
+    for health in state.health.values():
+        unhealthy = unhealthy or restart.is_unhealthy(health, policy)
     if unhealthy != state.unhealthy:
         state.unhealthy = unhealthy
         if unhealthy:

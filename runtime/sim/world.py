@@ -7,6 +7,7 @@ everything else may come between any two steps. A step has a name, at which an a
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +24,7 @@ class World:
     def __init__(self, seed: int, *, traced: bool) -> None:
         self.now_s = 0.0
         self.chance = random.Random(seed)
+        self.random = self.chance.random  # asked for with every event
         self.events = 0
         self.faults: Counter[str] = Counter()
         self.trace: list[str] | None = [] if traced else None
@@ -30,22 +32,22 @@ class World:
             tuple[type[Process], str], Callable[[Process], None]
         ] = {}  # faults that wait at a step
         self._heap: list[tuple[float, int, Step, tuple[Any, ...]]] = []
-        self._pushed = 0
+        self._counter = itertools.count()
         self._pids = 1000
 
     def at(self, moment_s: float, step: Step, *args: object) -> None:
-        self._pushed += 1
-        heapq.heappush(self._heap, (moment_s, self._pushed, step, args))
+        heapq.heappush(self._heap, (moment_s, next(self._counter), step, args))
 
     def within(self, most_s: float, step: Step, *args: object) -> None:
         """Do it at a random moment of the next `most_s` seconds."""
-        self.at(self.now_s + most_s * self.chance.random(), step, *args)
+        moment_s = self.now_s + most_s * self.random()
+        heapq.heappush(self._heap, (moment_s, next(self._counter), step, args))
 
     def run(self, until_s: float, is_over: Callable[[], bool]) -> bool:
         """Let things happen until it is over, or until `until_s` or `EVENTS_MAX`; whether it is over."""
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until_s and self.events < EVENTS_MAX:
-            self.now_s, _, step, args = heapq.heappop(heap)
+            self.now_s, _, step, args = pop(heap)
             self.events += 1
             step(*args)
             if not self.events & 31 and is_over():
@@ -73,8 +75,7 @@ class Process:
 
     def after(self, most_s: float, name: str, step: Step, *args: object) -> None:
         """Take a step at a random moment of the next `most_s` seconds."""
-        world = self.world
-        world.at(world.now_s + most_s * world.chance.random(), self._take, name, step, args)
+        self.world.within(most_s, self._take, name, step, args)
 
     def _take(self, name: str, step: Step, args: tuple[Any, ...]) -> None:
         if not self.alive:
