@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from runtime.model.exits import Exit
 from runtime.rules.fleet import Garbled
 from runtime.sim.database import Database
-from runtime.sim.node import Node
+from runtime.sim.node import Node, Supervisor
 from runtime.sim.scheduler import Scheduler
 from runtime.sim.worker import Worker
 from runtime.sim.world import Process, World
@@ -16,16 +16,31 @@ WORKER_STEPS = (
     "set-up", "told", "sent", "token", "board", "clock", "handler", "journal", "cleared", "exchange", "settle", "replied",
     "lost", "waited", "warned",
 )  # fmt: skip
+LATE_S = (0.2, 3.0)  # a supervisor is late by so much
+LATE_IN_A_CROWD_S = (1.0, 1.5)  # batches grow too old for it meanwhile, but leases do not end
 SCHEDULER_STEPS = ("told", "replied", "sent", "notified", "lost")
 
 
 class Faults:
-    """The faults of one run."""
+    """The faults of one run.
+
+    Args:
+        quiet: nothing goes wrong but that workers die and supervisors are late.
+        crowded: that, and above all the latter.
+    """
 
     def __init__(
-        self, world: World, nodes: Sequence[Node], database: Database, ids: Sequence[str], *, quiet: bool
+        self,
+        world: World,
+        nodes: Sequence[Node],
+        database: Database,
+        ids: Sequence[str],
+        *,
+        quiet: bool,
+        crowded: bool,
     ) -> None:
         self.quiet = quiet
+        self.crowded = crowded
         self.world = world
         self.nodes = nodes
         self.database = database
@@ -38,12 +53,17 @@ class Faults:
         ambushes = [self.lie_in_ambush] * 6
         absences = [self.stop_node, self.cut_off, self.cut_off, self.stop_scheduler, self.stop_worker]
         absences += [self.blink, self.blink_at_an_exchange, self.freeze_at_a_start, self.freeze_at_a_start]
+        delays = [self.delay_supervisor, self.delay_supervisor_at_a_claim]
+        absences += delays
         orders = [self.stop_service, self.stop_service_at_once, self.reload, self.cancel, self.cancel]
         accidents = [self.garble, self.break_starts]
-        kinds = (
-            [self.strike_worker, self.strike_worker_in_ambush]
-            if self.quiet
-            else chance.choice(
+        some = chance.choice((0, 2, 4, 6, 9))
+        if self.crowded:
+            kinds, some = [self.delay_supervisor_at_a_claim] * 5 + [self.strike_worker], 4
+        elif self.quiet:
+            kinds = [self.strike_worker, self.strike_worker_in_ambush, *delays]
+        else:
+            kinds = chance.choice(
                 (
                     deaths + ambushes + absences + orders + accidents,
                     deaths + ambushes,
@@ -51,8 +71,7 @@ class Faults:
                     orders + deaths + ambushes,
                 )
             )
-        )
-        for fault in chance.choices(kinds, k=chance.choice((0, 2, 4, 6, 9))):
+        for fault in chance.choices(kinds, k=some):
             self.world.at(until_s * chance.random(), self._strike, fault)
         self.world.at(until_s, self.cease)
 
@@ -106,6 +125,20 @@ class Faults:
 
     def stop_worker(self) -> None:
         self._pause(self._worker())
+
+    def delay_supervisor(self) -> None:
+        self._delay(self._node().supervisor)
+
+    def delay_supervisor_at_a_claim(self) -> None:
+        """One worker's supervisor is late from when that has claimed jobs."""
+        step = self.world.chance.choice(("sent", "token", "handler"))
+        self.world.ambushes[Worker, step] = lambda process: self._delay(self._node_of(process).supervisor)
+
+    def _delay(self, supervisor: Supervisor) -> None:
+        self.world.faults["late supervisor"] += 1
+        least_s, most_s = LATE_IN_A_CROWD_S if self.crowded else LATE_S
+        supervisor.be_late()
+        self.world.at(self.world.now_s + self.world.chance.uniform(least_s, most_s), self._resume, supervisor)
 
     def _pause(self, process: Process | None) -> None:
         if process is not None:

@@ -23,6 +23,7 @@ BUSY_S = 0.03  # the same, now and then
 REAP_S = 0.002  # until it hears of a death
 KILL_S = 0.004  # until a signal has ended a process
 LATE_S = 0.002  # by how much a timer may be late
+CATCH_UP_S = 0.05  # a supervisor that was late has done within this what it missed
 ORPHANED_S = 1.0  # until the children of a dead supervisor are gone
 TICKS_MAX = 2000  # of one supervisor in one virtual second
 
@@ -37,6 +38,7 @@ class Setup:
     fencing: bool
     recycle_jobs: int
     until_idle: bool
+    batch: int  # workers claim always so many at once; 0: as their pace allows
 
 
 class Supervisor(Process):
@@ -76,6 +78,8 @@ class Supervisor(Process):
         self.state = fleet.initial(self.settings)
         self.tick_at_s = float("inf")
         self.ticks: Counter[int] = Counter()
+        self.late_since_s: float | None = None
+        self.prompt_from_s = 0.0  # it was late before that; infinite while it is
 
     def start(self) -> None:
         self.after(0.01, "begun", self.feed, fleet.Begun())
@@ -91,6 +95,27 @@ class Supervisor(Process):
 
     def processes(self) -> list[Process]:
         return [self, *self.children.values()]
+
+    # -- how it is late
+
+    def be_late(self) -> None:
+        """Do nothing until `go_on`, while its children and the database go on."""
+        if self.alive and not self.stopped:
+            self.stop()
+            self.late_since_s, self.prompt_from_s = self.world.now_s, float("inf")
+
+    def go_on(self) -> None:
+        """Continue; a late one with what it has missed: each child's messages in their order, all else in any."""
+        if not self.alive or self.late_since_s is None:
+            super().go_on()
+            return
+        self.prompt_from_s = self.world.now_s + CATCH_UP_S
+        self.history.without_clock(self.node, self.late_since_s, self.prompt_from_s)
+        self.late_since_s, self.stopped = None, False
+        self.world.say(self.name, "is late")
+        parked, self.parked = self.parked, []
+        for name, step, args in parked:
+            self.after(CATCH_UP_S, name, step, *args)
 
     # -- its loop
 
@@ -185,6 +210,7 @@ class Supervisor(Process):
                 self.database,
                 self.history,
                 recycle_jobs=self.setup.recycle_jobs,
+                batch=self.setup.batch,
             )
             if self.bad_starts:
                 child.start_s = self.bad_starts.pop()
@@ -199,11 +225,16 @@ class Supervisor(Process):
         self.after(BUSY_S if busy else READ_S, "read", self._read, name, child)
 
     def _read(self, name: str, child: Worker | Scheduler) -> None:
+        """Hear what a child has said: all of it, or while catching up one message, then maybe another child."""
         while self.alive and child.outbox and self.children.get(name) is child:
             self.feed(fleet.Heard(name, child.outbox.popleft()))
+            if child.outbox and self.world.now_s < self.prompt_from_s:
+                self.after(BUSY_S, "read", self._read, name, child)
+                return
 
     def _reap(self, name: str, child: Worker | Scheduler, how: Exit) -> None:
-        self._read(name, child)
+        while self.alive and child.outbox:
+            self.feed(fleet.Heard(name, child.outbox.popleft()))
         remains = child.remains() if isinstance(child, Worker) else Remains()
         if self.alive:
             if isinstance(child, Worker) and child.last is not None:

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from runtime.edges.lanes import Lanes
 from runtime.model.exits import EXIT_FAILED, Exit, Progress
-from runtime.model.jobs import Claim, Ending, Exchanged, Failure, Holder, Kick, Settlement, State, Want
+from runtime.model.jobs import Claim, Ending, Exchanged, Failure, Holder, Kick, Lease, Settlement, State, Want
 from runtime.model.messages import FromWorker, Limits, Ready, ToWorker, Why
 from runtime.rules import budgets, worker
 from runtime.rules.attempts import Glance, Remains
@@ -75,6 +75,7 @@ class Worker(Process):
         history: History,
         *,
         recycle_jobs: int,
+        batch: int,
     ) -> None:
         super().__init__(world, name)
         self.holder = holder
@@ -83,8 +84,9 @@ class Worker(Process):
         self.state = worker.State(
             lease_s=settings.lease_s,
             recycle_jobs=recycle_jobs,
-            pace=Pace(limit=world.chance.choice((1, 4, 8))),  # as if it had run quick jobs before
+            pace=Pace(limit=batch or world.chance.choice((1, 4, 8))),  # as if it had run quick jobs before
         )
+        self.batch = batch
         self.lanes = Lanes()
         self.inbox: deque[ToWorker] = deque()
         self.outbox: deque[FromWorker] = deque()  # in the pipe, complete
@@ -109,6 +111,17 @@ class Worker(Process):
         return (
             self.alive and not self.stopped and self.waiting and self.state.idle and not self.state.stopping
         )
+
+    def hands(self) -> Iterator[Lease]:
+        """What it has claimed and has begun, or may begin, and not yet settled."""
+        if self.unsafe is not None:
+            yield self.unsafe.lease
+        if self.running is not None:
+            yield self.running.run.lease
+        yield from (outcome.lease for outcome in self.state.outcomes)
+        for number, claim in enumerate(self.state.batch, self.state.number + 1):
+            if number in self.tokens:
+                yield claim.lease
 
     def start(self) -> None:
         if self.start_s is None:
@@ -240,6 +253,8 @@ class Worker(Process):
                 self.unsafe.safe = True
                 self.unsafe = None
                 self.board = Glance()
+            if self.batch:
+                self.state.jobs = 0  # it has learnt nothing from those that it ran
             if answer.claims:
                 self.world.say(self.name, "claimed", [one.lease for one in answer.claims])
             self._feed(worker.Got(answer.claims, sent_s))
@@ -272,7 +287,7 @@ class Worker(Process):
             self.history.did_not_begin(running.run)
             self.running = None
             self.board = Glance()
-            self._feed(worker.Revoked())
+            self._feed(worker.TooLate())
         else:
             self._run(running)
 
