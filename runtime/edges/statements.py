@@ -963,21 +963,23 @@ delete from tenure.finished_rest where ctid = any (array(
 
 CLAIM_ROWS = """
 -- Claim due rows: count a try, and let each be due again after the delay of that try.
--- Holds: a row goes to one claim; nothing that is done with it later is undone by this one's failure.
+-- Holds: a row goes to one claim; nothing that is done with it later is undone by this one's failure. A count that is
+--   null or negative is one of no tries, so the due time never becomes null here.
 -- Locks: just the rows it returns, until the end of this transaction; one that somebody holds is skipped.
 -- Needs: an index on the due column.
 with picked as (
-    select {key} as key, {due} as was_due from {table}
-    where {due} <= coalesce(%(now)s::timestamptz, now()) and {attempts} < %(max_attempts)s::int and {where}
+    select {key} as key, {due} as was_due, greatest({attempts}, 0) as tries from {table}
+    where {due} <= coalesce(%(now)s::timestamptz, now())
+        and greatest({attempts}, 0) < %(max_attempts)s::int and {where}
     order by {due}
     limit %(limit)s::int
     for update skip locked
 ), claimed as (
     update {table} as t set
-        {attempts} = t.{attempts} + 1,
-        {version} = t.{version} + 1,
+        {attempts} = picked.tries + 1,
+        {version} = coalesce(t.{version}, 0) + 1,
         {due} = coalesce(%(now)s::timestamptz, now())
-            + make_interval(secs => (%(delays)s::float8[])[t.{attempts} + 1])
+            + make_interval(secs => (%(delays)s::float8[])[picked.tries + 1])
     from picked where t.{key} = picked.key
     returning t.*
 )
@@ -985,17 +987,22 @@ select claimed.* from claimed join picked on picked.key = claimed.{key} order by
 """
 
 WRITE_ROW = """
--- Change a row of the version that is expected; its new version.
+-- Change a row of the version that is expected, or that one of `ours` has written; its new version, and the
+--   subtransaction that has written it, null for none.
+-- Holds: what was written within a savepoint is expected if it is still there, and not if that was rolled back, also
+--   when somebody else has written the same version since.
 -- Locks: that row.
 update {table} set {version} = {version} + 1{assignments}
-where {key} = %(key)s and {version} = %(version)s
-returning {version}
+where {key} = %(key)s and ({version} = %(version)s or xmin::text = any (%(ours)s::text[]))
+returning {version}, nullif(xmin::text, (pg_current_xact_id()::text::numeric %% 4294967296)::text)
 """
 
 REMOVE_ROW = """
--- Take a row of the version that is expected out; its version.
+-- Take a row out, expected as by WRITE_ROW; its version.
 -- Locks: that row.
-delete from {table} where {key} = %(key)s and {version} = %(version)s returning {version}
+delete from {table}
+where {key} = %(key)s and ({version} = %(version)s or xmin::text = any (%(ours)s::text[]))
+returning {version}
 """
 
 STUCK_ROWS = """

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Where = Mapping[str, object] | sql.Composable | None
 
-_INTEGERS = ("smallint", "integer", "bigint")
+_COUNTS = ("smallint", "integer", "bigint")
+_VERSIONS = ("integer", "bigint")  # a version rises for as long as the row lives
 _NOW = ("now()", "CURRENT_TIMESTAMP", "statement_timestamp()", "clock_timestamp()", "transaction_timestamp()")
 
 
@@ -37,7 +38,7 @@ class Row:
 
     Attributes:
         key: the value of its primary key.
-        version: of the row now, as far as this attempt knows.
+        version: of the row now, as far as this attempt knows; what it wrote within a savepoint does not show here.
         attempts: how often it has been claimed, this time included.
         is_last: no claim follows this one, unless the row is requeued.
         ref: `table/key`: names the row in a log, or as an idempotency key for others.
@@ -55,6 +56,7 @@ class Row:
         self._clock = clock
         self._is_open = is_open
         self._written: tuple[object, int] | None = None  # a transaction, and the version the row has in it
+        self._ours: list[str] = []  # subtransactions that have written it, if they were not rolled back
         self.values: Mapping[str, Any] = values
         self.key: Any = values[table.key]
         self.version: int = values[table.version]
@@ -92,7 +94,7 @@ class Row:
 
     def remove(self, tx: Transaction, /) -> None:
         """Delete the row; errors as of `update`."""
-        self._carry_out(tx, _named(statements.REMOVE_ROW, self._table), {})
+        self._carry_out(tx, statements.REMOVE_ROW, {})
 
     def _write(
         self, tx: Transaction, values: Mapping[str, object], ours: Mapping[str, sql.Composable]
@@ -106,22 +108,28 @@ class Row:
         named = {f"value{number}": value for number, value in enumerate(values.values())}
         assigned = dict(zip(values, map(sql.Placeholder, named), strict=True)) | dict(ours)
         assignments = sql.SQL("").join(
-            sql.SQL(", {} = {}").format(sql.Identifier(column), value) for column, value in assigned.items()
+            sql.SQL(", {} = {}").format(_identifier(column), value) for column, value in assigned.items()
         )
-        self._carry_out(tx, _named(statements.WRITE_ROW, table, assignments=assignments), named)
+        version, within = self._carry_out(tx, statements.WRITE_ROW, named, assignments=assignments)
+        if within is not None:
+            self._ours.append(within)  # nobody tells us if its savepoint is rolled back
+            return
+        self._written = (tx, version)
+        tx.on_commit.append(lambda: self._commit(version))
 
-    def _carry_out(self, tx: Transaction, statement: sql.Composed, values: Mapping[str, object]) -> None:
+    def _carry_out(
+        self, tx: Transaction, statement: str, values: Mapping[str, object], **parts: sql.Composable
+    ) -> tuple[Any, ...]:
         if not self._is_open(tx):
             raise ValueError("give the tx of the ctx.transaction() that is under way")
         expected = self.version
         if self._written is not None and self._written[0] is tx:
             expected = self._written[1]
-        found = tx.execute(statement, {**values, "key": self.key, "version": expected}).fetchone()
+        ours = {"key": self.key, "version": expected, "ours": self._ours}
+        found = tx.execute(_named(statement, self._table, **parts), {**values, **ours}).fetchone()
         if found is None:
             raise RowChanged(self.ref, expected)
-        version: int = found[0]
-        self._written = (tx, version)
-        tx.on_commit.append(lambda: self._commit(version))
+        return found
 
     def _commit(self, version: int) -> None:
         self.version = version
@@ -161,22 +169,27 @@ def _condition(conn: psycopg.Connection[Any], where: Where) -> tuple[sql.Composa
         )
     values = {f"where{number}": value for number, value in enumerate(where.values())}
     equal = [
-        sql.SQL("{} is not distinct from {}").format(sql.Identifier(column), sql.Placeholder(name))
+        sql.SQL("{} is not distinct from {}").format(_identifier(column), sql.Placeholder(name))
         for column, name in zip(where, values, strict=True)
     ]
     return sql.SQL(" and ").join(equal) if equal else sql.SQL("true"), values
 
 
 def _named(statement: str, table: WorkTable, **parts: sql.Composable) -> sql.Composed:
-    """A statement of `statements.py` with the names of a table."""
+    """A statement of `statements.py`, which has parameters, with the names of a table."""
     return sql.SQL(statement).format(
-        table=sql.Identifier(*table.parts),
-        key=sql.Identifier(table.key),
-        due=sql.Identifier(table.due),
-        attempts=sql.Identifier(table.attempts),
-        version=sql.Identifier(table.version),
+        table=_identifier(*table.parts),
+        key=_identifier(table.key),
+        due=_identifier(table.due),
+        attempts=_identifier(table.attempts),
+        version=_identifier(table.version),
         **parts,
     )
+
+
+def _identifier(*parts: str) -> sql.Identifier:
+    """A name in a statement that has parameters, where a percent sign is written twice."""
+    return sql.Identifier(*(part.replace("%", "%%") for part in parts))
 
 
 # -- for people
@@ -269,6 +282,12 @@ def _check_columns(table: WorkTable, columns: Mapping[str, Sequence[Any]], lack:
             "alter table {table} add column {column} bigint generated always as identity unique",
             column=sql.Identifier(table.key),
         )
+    elif not columns[table.key][1]:
+        lack(
+            f"{table.key} may be null, and names the row",
+            "alter table {table} alter column {column} set not null",
+            column=sql.Identifier(table.key),
+        )
     due = sql.Identifier(table.due)
     if table.due not in columns:
         lack(
@@ -296,7 +315,7 @@ def _check_columns(table: WorkTable, columns: Mapping[str, Sequence[Any]], lack:
                 "alter table {table} alter column {column} set default now()",
                 column=due,
             )
-    for name, first in ((table.attempts, 0), (table.version, 1)):
+    for name, first, types in ((table.attempts, 0, _COUNTS), (table.version, 1, _VERSIONS)):
         column = sql.Identifier(name)
         if name not in columns:
             lack(
@@ -307,9 +326,9 @@ def _check_columns(table: WorkTable, columns: Mapping[str, Sequence[Any]], lack:
             )
             continue
         type_, not_null, default = columns[name]
-        if type_ not in _INTEGERS:
+        if type_ not in types:
             lack(
-                f"{name} is {type_}, and counts",
+                f"{name} is {type_}; it counts, so it must be {' or '.join(types)}",
                 "alter table {table} alter column {column} type integer using {column}::integer",
                 column=column,
             )

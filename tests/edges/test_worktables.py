@@ -186,6 +186,73 @@ def test_each_step_of_a_row_expects_the_version_of_the_step_before(
     assert rows(look) == [("still sending", 1, 5, True)]
 
 
+def test_what_a_savepoint_rolls_back_leaves_the_row_as_it_is_expected(
+    look: psycopg.Connection[Any], attempt: Callable[..., Writes]
+) -> None:
+    insert(look, "a")
+    mine = attempt()
+    [row] = mine.claim(OUTBOX, 1, None)
+    with mine.transaction() as tx:
+        with tx.conn.transaction():
+            row.update(tx, address="kept")
+        with tx.conn.transaction():
+            row.done(tx, address="rolled back")
+            raise psycopg.Rollback
+        row.update(tx)
+    assert (rows(look), row.version) == ([("kept", 1, 4, False)], 4)
+    with mine.transaction() as tx, tx.conn.transaction():
+        row.update(tx, address="released")
+    with mine.transaction() as tx:
+        row.done(tx)
+    assert rows(look) == [("released", 1, 6, True)]
+
+
+def test_a_row_that_was_changed_since_a_savepoint_was_rolled_back_is_left_alone(
+    look: psycopg.Connection[Any], attempt: Callable[..., Writes]
+) -> None:
+    insert(look, "a")
+    mine = attempt()
+    [row] = mine.claim(OUTBOX, 1, None)
+    with pytest.raises(RowChanged), mine.transaction() as tx:
+        with tx.conn.transaction():
+            row.done(tx)
+            raise psycopg.Rollback
+        look.execute("update outbox set address = 'theirs', version = version + 1")
+        row.done(tx)
+    assert rows(look) == [("theirs", 1, 3, False)], "with the same version as what was rolled back"
+
+
+def test_a_percent_sign_in_a_name_is_part_of_it(
+    look: psycopg.Connection[Any], attempt: Callable[..., Writes]
+) -> None:
+    table = WorkTable("100%", due="%s", key="%(key)s")
+    look.execute('drop table if exists "100%"')
+    for lack in worktables.lacks(look, table):
+        look.execute(lack.ddl.encode())
+    look.execute('alter table "100%" add column "rate%" int; insert into "100%" ("rate%") values (1)')
+    mine = attempt()
+    [row] = mine.claim(table, 1, {"rate%": 1})
+    with mine.transaction() as tx:
+        row.done(tx, **{"rate%": 2})
+    assert look.execute('select "rate%", "%s" from "100%"').fetchall() == [(2, None)]
+
+
+@pytest.mark.parametrize("tries", [None, -3], ids=["null", "negative"])
+def test_a_count_that_is_none_is_one_of_no_tries(
+    look: psycopg.Connection[Any], attempt: Callable[..., Writes], tries: int | None
+) -> None:
+    look.execute("alter table outbox alter attempts drop not null, alter version drop not null")
+    insert(look, "a")
+    look.execute("update outbox set attempts = %s, version = null", [tries])
+    mine = attempt()
+    [row] = mine.claim(OUTBOX, 1, None)
+    assert row.attempts == 1
+    assert row["due"] is not None, "null would say that it is done"
+    with mine.transaction() as tx:
+        row.done(tx)
+    assert rows(look) == [("a", 1, 2, True)]
+
+
 @pytest.mark.parametrize("act", ["update", "done", "remove", "requeue"])
 def test_a_row_that_somebody_has_changed_is_left_alone(
     look: psycopg.Connection[Any], attempt: Callable[..., Writes], act: str
@@ -316,19 +383,22 @@ def test_a_crash_leaves_the_row_as_the_claim_left_it(
 def test_what_is_missing_is_told_and_its_statement_mends_it(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute(
-            "create table work (id int, due timestamp not null, attempts text, name text);"
-            "insert into work values (1, now(), '0', 'kept')"
+            "create table work (id int, due timestamp not null, attempts text, name text, version smallint);"
+            "insert into work values (1, now(), '0', 'kept', 1)"
         )
         table = WorkTable("work")
         problems = [lack.problem for lack in worktables.lacks(conn, table)]
         assert problems == [
+            "id may be null, and names the row",
             "due is timestamp without time zone, which names no moment",
             "due cannot be null, so no row could be done",
             "due has the default null, so a new row would not be due",
-            "attempts is text, and counts",
+            "attempts is text; it counts, so it must be smallint or integer or bigint",
             "attempts has no default",
             "attempts may be null",
-            "there is no column version",
+            "version is smallint; it counts, so it must be integer or bigint",
+            "version has no default",
+            "version may be null",
             "id alone is not unique",
             "no index begins with due",
         ]
