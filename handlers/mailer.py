@@ -27,9 +27,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from email.headerregistry import Address
 from email.message import EmailMessage
-from email.policy import EmailPolicy
+from email.parser import BytesHeaderParser
+from email.policy import EmailPolicy, default
 from email.utils import formatdate
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+from unicodedata import category
 from urllib.parse import urlsplit
 
 import msgspec
@@ -75,6 +77,7 @@ LASTING: tuple[Code, ...] = (
 )
 
 _ADDRESS = re.compile(r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+_BREAKING = {"Cc", "Cs", "Zl", "Zp"}  # controls, halves of characters, separators of lines and paragraphs
 _HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,63}")
 _TYPE = re.compile(r"[a-z0-9][a-z0-9.+-]*/[a-z0-9][a-z0-9.+-]*")
 _SECURITIES: dict[str, Security] = {"starttls": "starttls", "tls": "tls", "none": "none"}
@@ -115,7 +118,7 @@ class Attachment(msgspec.Struct, frozen=True):
 class Sent(NamedTuple):
     """A message that a server took over."""
 
-    message_id: str  # the same for the same key
+    message_id: str  # the same for the same key and content
     outcome: Literal["accepted"] = "accepted"
 
 
@@ -211,13 +214,15 @@ class Mailer:
         content = digest(to, subject, text, html, reply_to, from_name, attachments, unsubscribe_url)
         if self._keys.content_of(idempotency_key, content) != content:
             raise MailError("key_reused")
-        name = hashlib.sha256(idempotency_key.encode()).hexdigest()[:32]
+        name = hashlib.sha256(f"{idempotency_key} {content}".encode()).hexdigest()[:32]
         message_id = f"<{name}@{transport.sender.rpartition('@')[2]}>"
         message["Message-ID"] = message_id
         message["Date"] = formatdate()
         if transport.idempotency_header:
             message[transport.idempotency_header] = idempotency_key
-        _deliver(transport, to, _wire(message))
+        data = _wire(message)
+        _check_head(data, message, to, subject, reply_to, from_name)
+        _deliver(transport, to, data)
         return Sent(message_id)
 
 
@@ -292,8 +297,8 @@ def _is_visible(text: object, most: int) -> bool:
 
 
 def _is_line(text: object, most: int) -> bool:
-    """Printable text without any line break or control character: a header cannot be ended by it."""
-    return isinstance(text, str) and 0 < len(text) <= most and text.isprintable()
+    """Text without any line break or control character: a header cannot be ended by it."""
+    return isinstance(text, str) and 0 < len(text) <= most and _BREAKING.isdisjoint(map(category, text))
 
 
 def _is_text(text: object) -> bool:
@@ -301,6 +306,16 @@ def _is_text(text: object) -> bool:
         return isinstance(text, str) and len(text.encode()) <= TEXT_BYTES and "\0" not in text
     except UnicodeEncodeError:
         return False
+
+
+def _is_attachment(each: object) -> bool:
+    return (
+        isinstance(each, Attachment)
+        and isinstance(each.content, bytes)
+        and isinstance(each.type, str)
+        and _is_line(each.name, NAME_CHARS)
+        and bool(_TYPE.fullmatch(each.type))
+    )
 
 
 def _is_link(url: object) -> bool:
@@ -350,20 +365,49 @@ def _write_body(
     if html is not None:
         _check("html", holds=_is_text(html))
         message.add_alternative(html, subtype="html")
-    _check("attachments", holds=len(attachments) <= ATTACHMENTS_MAX)
+    _check("attachments", holds=isinstance(attachments, Sequence) and len(attachments) <= ATTACHMENTS_MAX)
+    _check("attachments", holds=all(map(_is_attachment, attachments)))
     _check("attachments", holds=sum(len(each.content) for each in attachments) <= ATTACHMENTS_BYTES)
     for each in attachments:
-        _check("attachments", holds=_is_line(each.name, NAME_CHARS) and bool(_TYPE.fullmatch(each.type)))
         main, _, sub = each.type.partition("/")
         _check("attachments", holds=main not in ("multipart", "message"))
         message.add_attachment(each.content, maintype=main, subtype=sub, filename=each.name)
+        [*_, part] = message.iter_attachments()
+        _check("attachments", holds=_unspaced(part.get_filename() or "") == _unspaced(each.name))
+
+
+def _check_head(
+    data: bytes, message: EmailMessage, to: str, subject: str, reply_to: str | None, from_name: str | None
+) -> None:
+    """Refuse a message whose head does not say what was given, whoever reads it; spaces may move, as lines are folded.
+
+    The library takes an encoded word, such as =?utf-8?q?=0A?=, for what it stands for, and writes that as it is.
+    """
+    head = BytesHeaderParser(policy=default).parsebytes(data.partition(b"\r\n\r\n")[0])
+
+    def addresses(name: str) -> list[tuple[str, str]]:
+        found = head[name].addresses if name in head else ()
+        return [(_unspaced(each.display_name), each.addr_spec) for each in found]
+
+    _check("from_name", holds=[name for name, _ in addresses("From")] == [_unspaced(from_name or "")])
+    _check("to", holds=addresses("To") == [("", to)])
+    _check("subject", holds=_unspaced(head["Subject"]) == _unspaced(subject))
+    _check("reply_to", holds=addresses("Reply-To") == ([] if reply_to is None else [("", reply_to)]))
+    _check("subject", holds=head.keys() == message.keys())
+
+
+def _unspaced(text: str) -> str:
+    return "".join(text.split())
 
 
 class _Policy(EmailPolicy):
-    """Lines for SMTP, in ASCII; a URL or a key stays whole, which folding would encode."""
+    """Lines for SMTP, in ASCII; a word, such as a URL or a key, stays as it is: not decoded, folded or encoded."""
+
+    def header_store_parse(self, name: str, value: Any) -> tuple[str, Any]:
+        return (name, value) if _is_visible(value, URL_CHARS + 2) else super().header_store_parse(name, value)
 
     def fold_binary(self, name: str, value: str) -> bytes:
-        if value.isascii() and " " not in value:
+        if _is_visible(value, URL_CHARS + 2):
             return f"{name}: {value}\r\n".encode()
         return super().fold_binary(name, value)
 
