@@ -294,6 +294,7 @@ def _settle(ends: Ends, parent: int | None) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - multiprocess's is of a number closed above
     os.dup2(ends.output.fd, 1)
     os.dup2(ends.output.fd, 2)
     resource_tracker._resource_tracker._fd = None  # noqa: SLF001 - closed above, if there was one

@@ -126,7 +126,9 @@ class Row:
         if self._written is not None and self._written[0] is tx:
             expected = self._written[1]
         ours = {"key": self.key, "version": expected, "ours": self._ours}
-        found = tx.execute(_named(statement, self._table, **parts), {**values, **ours}).fetchone()
+        found: tuple[Any, ...] | None = tx.execute(
+            _named(statement, self._table, **parts), {**values, **ours}
+        ).fetchone()
         if found is None:
             raise RowChanged(self.ref, expected)
         return found

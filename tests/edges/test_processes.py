@@ -100,7 +100,8 @@ def census(ends: Ends, spec: Any) -> int:
         [sys.executable, "-c", listing], capture_output=True, text=True, close_fds=False, check=True
     )
     leaked = set(map(int, found.stdout.split())) - {0, 1, 2}
-    connect(ends).send_and_wait(Word(repr((strange, high, leaked, os.readlink("/proc/self/fd/0")))))
+    stdin = os.readlink(f"/proc/self/fd/{sys.stdin.fileno()}") if sys.stdin.read() == "" else "something"
+    connect(ends).send_and_wait(Word(repr((strange, high, leaked, stdin))))
     return 0
 
 
