@@ -19,8 +19,13 @@ from runtime.edges import egress, landlock
 from runtime.edges.landlock import LIST, READ, USE, WRITE, Allowed
 from runtime.model.reach import Filesystem, Origin, Reach
 
-_DATABASE_VARIABLES = re.compile(r"PG[A-Z]+|TENURE_DATABASE_.*")
-_DATABASE_URL = re.compile(r"postgres(ql)?(\+\w+)?:|.*\bpassword\s*=", re.IGNORECASE)
+_DATABASE_VARIABLES = re.compile(r"(PG|POSTGRES|TENURE_DATABASE_).*")
+_DATABASE_URL = (
+    re.compile(  # as libpq, SQLAlchemy and Django's libraries write it, wherever in a value it stands
+        r"(postgres(ql)?|postgis|pgsql|psycopg\w*|cockroach(db)?)(\+\w+)?://|\b(password|passwd)\s*=",
+        re.IGNORECASE,
+    )
+)
 _SYSTEM = (  # what programs and libraries open to work at all; nothing in it is a secret
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/proc", "/sys/devices/system", "/sys/fs/cgroup",
     "/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/alternatives", "/etc/fonts",
@@ -42,7 +47,7 @@ def confine(kind: str, reach: Reach, url: str) -> None:
     """
     origins = reach.egress
     if not reach.database:
-        _forget_database()
+        _forget_database(url)
     elif origins is not None:
         origins += database_origins(url)
     landlock.restrict(
@@ -89,9 +94,10 @@ def database_origins(url: str) -> tuple[Origin, ...]:
     return tuple(origins) or tuple(Origin("the database", path) for path in _SOCKET_DIRECTORIES)
 
 
-def _forget_database() -> None:
+def _forget_database(url: str) -> None:
+    passwords = {conninfo_to_dict(url).get("password"), os.environ.get("PGPASSWORD")} - {""}
     for name, value in list(os.environ.items()):
-        if _DATABASE_VARIABLES.fullmatch(name) or _DATABASE_URL.match(value):
+        if _DATABASE_VARIABLES.fullmatch(name) or _DATABASE_URL.search(value) or value in passwords:
             del os.environ[name]
 
 

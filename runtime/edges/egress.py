@@ -19,6 +19,7 @@ from runtime.errors import EgressRefused
 from runtime.model.reach import UNIX, Origin, canonical_host
 
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+_FAMILIES = (-1, *_INTERNET, socket.AF_UNIX, socket.AF_NETLINK, socket.AF_ALG)  # -1: as its descriptor says
 
 
 def install(kind: str, origins: Iterable[Origin]) -> None:
@@ -41,7 +42,10 @@ class _Gate:
         self._checks: dict[str, Callable[..., None]] = {
             "socket.getaddrinfo": self._check_name,
             "socket.gethostbyname": self._check_name,
-            "socket.gethostbyaddr": self._check_name,
+            "socket.gethostbyaddr": self._check_name_of,
+            "socket.getnameinfo": lambda address: self._check_name_of(address[0]),
+            "socket.__new__": self._check_family,
+            "cpython.PyInterpreterState_New": self._refuse_interpreter,
             "socket.connect": self._check_address,
             "socket.sendto": self._check_address,
             "socket.sendmsg": self._check_address,
@@ -64,10 +68,27 @@ class _Gate:
         return found
 
     def _check_name(self, host: Any, port: Any = None, *_: object) -> None:
-        """Looking up a name already tells it to others; an address needs no look-up."""
+        """Looking up a name already tells it to others; an address needs no look-up, and our own name tells nothing."""
         name = _text(host)
-        if name and name not in self._ports and not _is_address(name):
+        if name and name not in self._ports and not _is_address(name) and name != _text(socket.gethostname()):
             raise EgressRefused(self._kind, f"{name}:{port}" if port else name)
+
+    def _check_name_of(self, host: Any) -> None:
+        """Looking up the name of an address tells the address."""
+        address = _text(host)
+        if not _is_address(address):
+            self._check_name(host)
+        elif address not in self._ports and not any(address in known for known in self._addresses.values()):
+            raise EgressRefused(self._kind, address)
+
+    def _check_family(self, _socket: socket.socket, family: int, *_: object) -> None:
+        """Other sockets than these send without being connected, such as whole packets to a device."""
+        if family not in _FAMILIES:
+            raise EgressRefused(self._kind, f"a socket of family {family}")
+
+    def _refuse_interpreter(self) -> None:
+        """Another interpreter in this process would have no hook."""
+        raise EgressRefused(self._kind, "anything from another interpreter")
 
     def _check_address(self, sock: socket.socket, address: Any) -> None:
         if address is None:  # where it is connected to already

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import shutil
 import socket
@@ -16,10 +17,13 @@ import pytest
 
 from runtime.edges import landlock
 from runtime.edges.confinement import confine, database_origins
+from runtime.errors import EgressRefused
 from runtime.model.reach import Filesystem, Reach, parse_origin
 from tests.helpers.forks import in_fork, refusal
 
 URL = "postgresql://u:secret@127.0.0.1:5/d"
+
+_INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 
 needs_files = pytest.mark.skipif(landlock.abi() < landlock.FILES_ABI, reason="no Landlock in this kernel")
 needs_ports = pytest.mark.skipif(landlock.abi() < landlock.PORTS_ABI, reason="no Landlock of ports here")
@@ -119,6 +123,38 @@ def test_python_still_works_with_no_file_declared() -> None:
 
 
 @needs_files
+def test_of_what_modules_are_looked_for_in_only_the_names_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules, here = tmp_path / "modules", tmp_path / "here"
+    modules.mkdir()
+    here.mkdir()
+    for name in ("loaded_before", "not_loaded"):
+        (modules / f"{name}.py").write_text("it = 1")
+    monkeypatch.syspath_prepend(str(modules))
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # the current directory
+
+    def tried() -> list[object]:
+        importlib.import_module("loaded_before")
+        confine("k", Reach(filesystem=Filesystem()), URL)
+        return [
+            sorted(name for name in os.listdir(modules) if name.endswith(".py")),
+            os.listdir(here),
+            refusal(lambda: os.listdir(tmp_path)),
+            refusal((modules / "loaded_before.py").read_text),
+            refusal((modules / "not_loaded.py").read_text),
+            refusal(lambda: importlib.import_module("not_loaded")),
+        ]
+
+    names = ["loaded_before.py", "not_loaded.py"]
+    told = in_fork(tried)
+    assert told == [names, [], "PermissionError", "", "PermissionError", "PermissionError"], (
+        "an import says what it may not read, not that there is no such module"
+    )
+
+
+@needs_files
 def test_a_declared_path_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
 
@@ -192,6 +228,39 @@ def test_only_declared_origins_are_connected_to(server: int, other: int) -> None
             ]
 
     assert in_fork(tried) == ["", "", *["EgressRefused"] * 7, ""]
+
+
+def test_no_way_of_python_leads_around_the_declared_origins(server: int, other: int) -> None:
+    """Ways that a plain connect does not take: other protocols and families, reverse look-ups, interpreters."""
+    ways: dict[str, Callable[[], Any]] = {
+        "mptcp": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262).connect(("127.0.0.1", other)),
+        "packets": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
+        "the name of an address": lambda: socket.gethostbyaddr("192.0.2.1"),
+        "the name of another's end": lambda: socket.getnameinfo(("192.0.2.1", 80), 0),
+        "an interpreter": importlib.import_module(_INTERPRETERS).create,
+    }
+
+    def tried() -> dict[str, str]:
+        confine("k", egress(f"tcp://127.0.0.1:{server}"), URL)
+        return {way: refusal(act) for way, act in ways.items()}
+
+    found = in_fork(tried)
+    assert found.pop("an interpreter") != "", "it would have no hook"
+    assert set(found.values()) == {"EgressRefused"}, found
+
+
+def test_our_own_name_is_told_to_nobody_and_may_be_looked_up() -> None:
+    def tried() -> str:
+        confine("k", egress("tcp://127.0.0.1:1"), URL)
+        try:
+            socket.gethostbyname(socket.gethostname())
+        except EgressRefused as error:
+            return str(error)
+        except socket.gaierror:
+            return ""  # it has no address here
+        return ""
+
+    assert in_fork(tried) == "", "smtplib asks for it, for its greeting"
 
 
 def test_a_name_stands_for_the_addresses_it_has(server: int) -> None:
@@ -294,6 +363,13 @@ def test_without_a_right_for_the_database_the_environment_holds_nothing_of_it(
         "DATABASE_URL": URL,
         "SQLALCHEMY_URL": "postgresql+psycopg://u:secret@h/d",
         "DSN": "host=h password=secret",
+        "LINES": "host=h\npassword=x",
+        "JSON": '{"url": "postgresql://h/d"}',
+        "JDBC": "jdbc:postgresql://h/d",
+        "DJANGO": "postgis://h/d",
+        "POSTGRES_PASSWORD": "other",
+        "PG_PASSWORD": "other",
+        "DB_PASSWORD": "secret",
     }
     for name, value in {**theirs, "PLAIN": "kept", "API_URL": "https://a/b"}.items():
         monkeypatch.setenv(name, value)
