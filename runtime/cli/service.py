@@ -12,7 +12,7 @@ import typer
 
 from runtime.cli import output
 from runtime.cli.settings import ConfigPath, Json, settings, shown
-from runtime.errors import ConfigError, Error
+from runtime.errors import ConfigError, DefinitionError, Error
 from runtime.model import reach
 from runtime.model.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from runtime.model.units import format_duration
@@ -128,6 +128,28 @@ def _terms(definition: Definition, default_timeout_s: float) -> str:
     )
 
 
+def _check_tables(store: PostgresStore, config: Config) -> Iterator[Finding]:
+    """One finding a work table that modules of handlers have; one that is not there yet may be a sample's."""
+    import psycopg
+
+    from runtime.edges.worktables import is_there, lacks
+    from runtime.registry import work_tables
+
+    try:
+        tables = work_tables(config.service.handlers)
+    except DefinitionError as problem:
+        yield Finding("tables", ok=False, text=str(problem))
+        return
+    if not tables:
+        return
+    with psycopg.connect(store.url, autocommit=True) as conn:
+        for name, table in sorted(tables.items()):
+            problems = [lack.problem for lack in lacks(conn, table)]
+            remedy = f"; tenure worktable check {name} says what to do"
+            text = "; ".join(problems) + remedy if problems else f"at most {table.max_attempts} attempts"
+            yield Finding(f"table {name}", ok=not problems or not is_there(conn, table), text=text)
+
+
 def _check_sandbox(config: Config) -> Finding:
     """Who holds what kinds declare; in a strict sandbox it must be the kernel."""
     from runtime.edges import confinement
@@ -164,6 +186,7 @@ def _check_schema(store: PostgresStore, config: Config) -> Iterator[Finding]:
         yield Finding("schema", ok=False, text=str(problem))
         return
     yield Finding("schema", ok=True, text="current")
+    yield from _check_tables(store, config)
     now = store.now()
     known = [node for node in store.nodes() if not is_lost(node, now)]
     for node in known:

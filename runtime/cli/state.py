@@ -77,8 +77,11 @@ def _overview(stats: Stats, url: str, *, json: bool) -> int:
     if stats.queues:
         output.line()
         output.table(
-            ("queue", "kind", "queued", "running", "waiting since"),
-            ((one.queue, one.kind, one.queued, one.running, one.oldest_due) for one in stats.queues),
+            ("queue", "kind", "queued", "running", "kicked", "waiting since"),
+            (
+                (one.queue, one.kind, one.queued, one.running, one.kicked, one.oldest_due)
+                for one in stats.queues
+            ),
             "",
         )
     if stats.unserved:

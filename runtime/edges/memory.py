@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -297,6 +298,7 @@ class MemoryStore:
             states[job.state] += 1
             if job.state in LIVE:
                 queues.setdefault((job.queue, job.kind), []).append(job)
+        kicked = Counter((kick.queue, kick.kind) for kicks in self._kicks.values() for kick in kicks)
         return Counts(
             states=states,
             queues=[
@@ -306,8 +308,10 @@ class MemoryStore:
                     queued=sum(job.state is State.QUEUED for job in jobs),
                     running=sum(job.state is State.RUNNING for job in jobs),
                     oldest_due=min((job.due for job in jobs if _is_due(job, now)), default=None),
+                    kicked=kicked[queue, kind],
                 )
-                for (queue, kind), jobs in sorted(queues.items())
+                for queue, kind in sorted({*queues, *kicked})
+                for jobs in [queues.get((queue, kind), [])]
             ],
         )
 

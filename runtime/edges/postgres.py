@@ -371,12 +371,19 @@ class PostgresStore:
     def counts(self) -> Counts:
         states = {state.value: 0 for state in State}
         queues = []
-        for state, queue, kind, ended, queued, running, oldest in self._rows(statements.COUNTS):
+        for state, queue, kind, ended, queued, running, kicked, oldest in self._rows(statements.COUNTS):
             if queue is None:
                 states[state] = ended
             else:
                 queues.append(
-                    QueueCount(queue=queue, kind=kind, queued=queued, running=running, oldest_due=oldest)
+                    QueueCount(
+                        queue=queue,
+                        kind=kind,
+                        queued=queued,
+                        running=running,
+                        oldest_due=oldest,
+                        kicked=kicked,
+                    )
                 )
         states[State.QUEUED] = sum(one.queued for one in queues)
         states[State.RUNNING] = sum(one.running for one in queues)

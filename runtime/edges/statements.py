@@ -647,19 +647,25 @@ order by finished desc, dead.id desc limit %(limit)s::int
 """
 
 COUNTS = """
--- How many jobs have ended in each way, without queue and kind; and how many of each queue and kind are live.
+-- How many jobs have ended in each way, without queue and kind; and how many of each queue and kind are live, and kicks.
 -- Holds: it is one statement, so that a job that ends meanwhile is counted once, here or there.
-select state, null as queue, null as kind, count(*) as ended, 0 as queued, 0 as running, null::timestamptz as oldest
+select
+    state, null as queue, null as kind, count(*) as ended, 0 as queued, 0 as running, 0 as kicked,
+    null::timestamptz as oldest
 from tenure.finished group by state
 union all
-select 'dead', null, null, count(*), 0, 0, null from tenure.dead
+select 'dead', null, null, count(*), 0, 0, 0, null from tenure.dead
 union all
 select
     'live', queue, kind, 0,
     count(*) filter (where state = 'queued'),
     count(*) filter (where state = 'running'),
+    count(*) filter (where state = 'kicked'),
     min(due) filter (where state = 'queued' and due <= coalesce(%(now)s::timestamptz, now()))
-from tenure.job group by queue, kind
+from (
+    select queue, kind, state, due from tenure.job union all select queue, kind, 'kicked', null from tenure.kick
+) as live
+group by queue, kind
 """
 
 WAITING = """

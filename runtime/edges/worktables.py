@@ -240,11 +240,22 @@ def requeue(conn: psycopg.Connection[Any], table: WorkTable, key: str) -> bool:
         raise ValueError(f"{key!r} is no key of {table.name}: {error}") from error
 
 
+def is_there(conn: psycopg.Connection[Any], table: WorkTable) -> bool:
+    """Whether there is a table of its name."""
+    return bool(_columns(conn, table))
+
+
+def _columns(conn: psycopg.Connection[Any], table: WorkTable) -> dict[str, tuple[Any, ...]]:
+    """By name its type, whether it is not null, and its default; empty: there is no such table."""
+    given = {"table": sql.Identifier(*table.parts).as_string(conn)}
+    return {row[0]: row[1:] for row in conn.execute(statements.COLUMNS.encode(), given)}
+
+
 def lacks(conn: psycopg.Connection[Any], table: WorkTable) -> list[Lack]:
     """What the table must have to be a work table and has not."""
     name = sql.Identifier(*table.parts)
     given = {"table": name.as_string(conn)}
-    columns = {row[0]: row[1:] for row in conn.execute(statements.COLUMNS.encode(), given)}
+    columns = _columns(conn, table)
     indexes = {(column, bool(unique)) for column, unique in conn.execute(statements.INDEXES.encode(), given)}
     found: list[Lack] = []
 

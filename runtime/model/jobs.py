@@ -310,6 +310,7 @@ class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
     queued: int
     running: int
     oldest_due: datetime | None  # of the queued ones that are due
+    kicked: int = 0  # kicks whose run is not made yet
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):

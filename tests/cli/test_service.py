@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from runtime import registry
@@ -173,8 +174,28 @@ def test_check_names_every_module_and_the_terms_of_its_kinds(tenure: Tenure) -> 
 
     found = tenure("check", "--json").json
     assert [(each["check"], each["ok"]) for each in found if not each["check"].startswith("module")] == [
-        ("configuration", True), ("sandbox", True), ("database", True), ("schema", True), ("nodes", True),
+        ("configuration", True), ("sandbox", True), ("database", True), ("schema", True),
+        ("table outbox", True), ("nodes", True),
     ]  # fmt: skip
+
+
+def test_check_names_the_work_tables_and_what_one_lacks(
+    tenure: Tenure, schema_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENURE_SERVICE__HANDLERS", "tests.cli.kinds")
+    remedy = "; tenure worktable check outbox says what to do"
+    assert (
+        f"ok  table outbox: there is no table outbox; no index begins with due{remedy}\n"
+        in tenure("check").out
+    )
+    with psycopg.connect(schema_dsn, autocommit=True) as conn:
+        for lack in tenure("worktable", "check", "--json").json["outbox"]:
+            conn.execute(lack["ddl"])
+        assert "ok  table outbox: at most 2 attempts\n" in tenure("check").out
+        conn.execute("alter table outbox alter version drop not null")
+    answer = tenure("check")
+    assert f"no  table outbox: version may be null{remedy}\n" in answer.out
+    assert answer.status == 1
 
 
 def test_check_names_the_kinds_that_a_strict_sandbox_refuses(

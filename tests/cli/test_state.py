@@ -45,7 +45,17 @@ def test_the_overview_counts_all_states_and_the_live_jobs_of_each_queue(
     assert (queue["queue"], queue["kind"], queue["queued"], queue["running"]) == ("images", "cli.scale", 1, 1)
     assert (overview["ready"], overview["nodes"]) == (False, 0)
     assert overview["database_url"] == schema_dsn
-    assert "images\tcli.scale\t1\t1\t" in tenure("status").out
+    assert "images\tcli.scale\t1\t1\t0\t" in tenure("status").out
+
+    tenure("kick", "cli.tidy")
+    kicked = tenure("status", "--json").json["queues"][1]
+    assert (kicked["queue"], kicked["kind"], kicked["queued"], kicked["kicked"]) == (
+        "upkeep",
+        "cli.tidy",
+        0,
+        1,
+    )
+    assert "upkeep\tcli.tidy\t0\t0\t1\t" in tenure("status").out
 
 
 def test_the_password_is_not_shown(tenure: Tenure, schema_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:

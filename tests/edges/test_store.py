@@ -19,6 +19,7 @@ from runtime.model.jobs import (
     Failure,
     Holder,
     JobView,
+    Kick,
     Lease,
     NewSchedule,
     NodeView,
@@ -713,12 +714,14 @@ def test_the_latest_death_is_listed_first(store: Store, clock: Clock) -> None:
 def test_counts_tell_states_and_queues(store: Store, clock: Clock) -> None:
     store.push([new(queue="b"), new(queue="b"), new(queue="a", delay_s=60), new(queue="b", kind="other")])
     [claim] = store.claim(want(limit=1))
+    store.kick([Kick(kind="noop", queue="b")] * 3 + [Kick(kind="noop", queue="c")])
     counts = store.counts()
     assert counts.states == {"queued": 3, "running": 1, "done": 0, "dead": 0, "cancelled": 0}
     assert counts.queues == [
         QueueCount(queue="a", kind="noop", queued=1, running=0, oldest_due=None),
-        QueueCount(queue="b", kind="noop", queued=1, running=1, oldest_due=clock.now),
+        QueueCount(queue="b", kind="noop", queued=1, running=1, oldest_due=clock.now, kicked=3),
         QueueCount(queue="b", kind="other", queued=1, running=0, oldest_due=clock.now),
+        QueueCount(queue="c", kind="noop", queued=0, running=0, oldest_due=None, kicked=1),
     ]
     store.settle([settlement(claim)])
     assert store.counts().states["done"] == 1
