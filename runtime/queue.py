@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import msgspec
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from runtime.actors.ticking import job_of
 from runtime.config import Config, DatabaseConfig, load
@@ -28,7 +27,7 @@ from runtime.definition import LONGEST_S, Definition, Job
 from runtime.edges.callers import plain_connection
 from runtime.edges.embedded import Embedded
 from runtime.edges.ids import canonical, new_id, new_ids
-from runtime.edges.postgres import PostgresStore
+from runtime.edges.postgres import PostgresStore, parse_url
 from runtime.edges.store import Store
 from runtime.errors import ConfigError, JobFailed, SchemaOutdated, StoreUnavailable
 from runtime.model.jobs import (
@@ -624,7 +623,7 @@ def database(config: Config) -> Iterator[str]:
     """
     try:
         if config.database.url:
-            _check_url(config.database.url)
+            parse_url(config.database.url)
             yield config.database.url
         else:
             with closing(Embedded(config.database.data_dir)) as embedded:
@@ -651,16 +650,6 @@ def opened(config: Config) -> Iterator[PostgresStore]:
     with connected(config) as store:
         _see_to_schema(store, config)
         yield store
-
-
-def _check_url(url: str) -> None:
-    """Refuse what libpq would complain of with a piece of the password in its text."""
-    try:
-        given = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        raise ConfigError("database.url", "is no URL or connection string of PostgreSQL") from None
-    if "@" in str(given.get("host", "")).lstrip("@"):
-        raise ConfigError("database.url", "has a second @; in a user's name or password write it as %40")
 
 
 def _store_at(url: str, config: Config) -> PostgresStore:

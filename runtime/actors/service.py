@@ -18,7 +18,7 @@ from runtime.actors.supervisor import Role, Supervisor
 from runtime.config import Config
 from runtime.edges import log
 from runtime.edges.embedded import Embedded, living_pid
-from runtime.edges.postgres import PostgresStore
+from runtime.edges.postgres import PostgresStore, parse_url
 from runtime.edges.processes import Lifeline
 from runtime.model.exits import EXIT_INTERRUPTED
 from runtime.rules.fleet import SCHEDULER, Settings
@@ -29,8 +29,11 @@ def run(config: Config, *, until_idle: bool = False) -> int:
     """Serve until told to stop by a signal, or until nothing is left; the exit code.
 
     Raises:
+        ConfigError: the URL is none of PostgreSQL.
         EmbeddedError, StoreUnavailable: the embedded database could not be started.
     """
+    if config.database.url:
+        parse_url(config.database.url)
     log_fd = os.dup(sys.stderr.fileno())  # in a child, 2 itself is what its handlers print to
     log.setup(log_fd, config.log.level, config.log.format, actor="guardian")
     if config.database.url:

@@ -13,10 +13,9 @@ import re
 import sys
 from collections.abc import Iterator
 
-from psycopg.conninfo import conninfo_to_dict
-
 from runtime.edges import egress, landlock
 from runtime.edges.landlock import LIST, READ, USE, WRITE, Allowed
+from runtime.edges.postgres import parse_url
 from runtime.model.reach import Filesystem, Origin, Reach
 
 _DATABASE_VARIABLES = re.compile(r"(PG|POSTGRES|TENURE_DATABASE_).*")
@@ -74,7 +73,7 @@ def is_held() -> bool:
 
 def database_origins(url: str) -> tuple[Origin, ...]:
     """Where libpq connects to for a URL: its hosts, else those of the environment, else the usual sockets."""
-    found = conninfo_to_dict(url)
+    found = parse_url(url)
 
     def given(key: str, variable: str) -> list[str]:
         return str(found.get(key) or os.environ.get(variable, "")).split(",")
@@ -95,7 +94,7 @@ def database_origins(url: str) -> tuple[Origin, ...]:
 
 
 def _forget_database(url: str) -> None:
-    passwords = {conninfo_to_dict(url).get("password"), os.environ.get("PGPASSWORD")} - {""}
+    passwords = {parse_url(url).get("password"), os.environ.get("PGPASSWORD")} - {""}
     for name, value in list(os.environ.items()):
         if _DATABASE_VARIABLES.fullmatch(name) or _DATABASE_URL.search(value) or value in passwords:
             del os.environ[name]

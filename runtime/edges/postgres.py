@@ -32,7 +32,7 @@ from runtime.edges.pushing import (
     push_unique,
 )
 from runtime.edges.statements import array, session_name
-from runtime.errors import StoreUnavailable
+from runtime.errors import ConfigError, StoreUnavailable
 from runtime.model.exits import Progress
 from runtime.model.jobs import (
     ALL_KEPT,
@@ -87,7 +87,22 @@ _CONTENT = ("22", "54")  # classes of errors about what a value contains
 
 def connect_by(url: str, **ours: str | int) -> dict[str, Any]:
     """What to connect with: libpq's parameters by name, of which the URL may change all that are ours."""
-    return {**KEEPALIVE, **ours, **conninfo_to_dict(url)}
+    return {**KEEPALIVE, **ours, **parse_url(url)}
+
+
+def parse_url(url: str) -> dict[str, Any]:
+    """libpq's parameters by name.
+
+    Raises:
+        ConfigError: it is none of PostgreSQL; libpq would say so with a piece of the password in its text.
+    """
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise ConfigError("database.url", "is no URL or connection string of PostgreSQL") from None
+    if "@" in str(given.get("host", "")).lstrip("@"):
+        raise ConfigError("database.url", "has a second @; in a user's name or password write it as %40")
+    return given
 
 
 class PostgresStore:

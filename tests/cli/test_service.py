@@ -7,14 +7,16 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from runtime import registry
+from runtime import Queue, registry
 from runtime.config import Config
 from runtime.edges.postgres import PostgresStore
+from runtime.errors import ConfigError
 from runtime.model.jobs import NodeView
 from runtime.registry import Registry
 from tests.cli.conftest import Tenure
@@ -135,6 +137,12 @@ def test_a_database_that_cannot_be_used_is_one_line_without_the_password(
         assert answer.err.count("\n") == 1
         assert "s3" not in answer.err
         assert "cret" not in answer.err
+    if status == 2:
+        answer = bare("run")
+        assert (answer.status, "cret" in answer.out + answer.err) == (2, False)
+        with pytest.raises(ConfigError) as caught, Queue(url) as queue:
+            queue.counts()
+        assert "cret" not in "".join(traceback.format_exception(caught.value))
     answer = bare("check")
     assert answer.status == 1
     assert "no  database: " in answer.out
