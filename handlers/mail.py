@@ -56,7 +56,7 @@ def _send(ctx: Context, mailer: Mailer, row: Row) -> bool:
     """Send one row's message; whether it was accepted.
 
     Raises:
-        MailError: the transport is broken, which is no failure of this message or the next.
+        MailError: the transport is broken, which is no failure of this message or the next, and charges none.
     """
     if row["state"] == "sending":
         stopped = MailError("connection_lost", "unknown")
@@ -77,10 +77,12 @@ def _send(ctx: Context, mailer: Mailer, row: Row) -> bool:
         if error.code not in TRANSPORT and not mailer.may_retry(error):
             _give_up(ctx, row, error)
             return False
+        if error.code in TRANSPORT:
+            with ctx.transaction() as tx:
+                row.release(tx, state="waiting", failure=error.code)
+            raise
         with ctx.transaction() as tx:
             row.update(tx, state="waiting", failure=error.code)
-        if error.code in TRANSPORT:
-            raise
         return False
     with ctx.transaction() as tx:
         row.done(tx, state="sent", failure=None, message_id=sent.message_id)

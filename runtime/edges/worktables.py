@@ -85,12 +85,22 @@ class Row:
 
     def requeue(self, tx: Transaction, /, at: datetime | None = None, **values: object) -> None:
         """Write columns and let the row be due at `at`, now by default, with all its attempts; errors as of `update`."""
+        self._write(tx, values, {self._table.due: self._due(at), self._table.attempts: sql.SQL("0")})
+
+    def release(self, tx: Transaction, /, at: datetime | None = None, **values: object) -> None:
+        """Write columns and give the claim back, for what is no failure of this row, such as a server that is down.
+
+        The claim is not counted, and the row is due at `at`, now by default; errors as of `update`.
+        """
+        before = sql.Literal(self.attempts - 1)
+        self._write(tx, values, {self._table.due: self._due(at), self._table.attempts: before})
+
+    def _due(self, at: datetime | None) -> sql.Composable:
         if at is not None and at.tzinfo is None:
             raise ValueError(f"at must have a time zone, got {at!r}")
         if at is None and self._clock is not None:
             at = self._clock()
-        due = sql.SQL("now()") if at is None else sql.Literal(at)
-        self._write(tx, values, {self._table.due: due, self._table.attempts: sql.SQL("0")})
+        return sql.SQL("now()") if at is None else sql.Literal(at)
 
     def remove(self, tx: Transaction, /) -> None:
         """Delete the row; errors as of `update`."""
@@ -103,7 +113,7 @@ class Row:
         for column in (table.key, table.due, table.attempts, table.version):
             if column in values:
                 raise ValueError(
-                    f"{column!r} of {table.name} is written by done, requeue and the claim itself"
+                    f"{column!r} of {table.name} is written by done, requeue, release and the claim itself"
                 )
         named = {f"value{number}": value for number, value in enumerate(values.values())}
         assigned = dict(zip(values, map(sql.Placeholder, named), strict=True)) | dict(ours)

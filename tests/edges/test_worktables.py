@@ -152,19 +152,22 @@ def test_a_row_that_its_last_claim_works_on_is_not_stuck(
 def test_a_row_is_done_removed_or_requeued(
     look: psycopg.Connection[Any], attempt: Callable[..., Writes]
 ) -> None:
-    insert(look, "a", "b", "c", "d")
+    insert(look, "a", "b", "c", "d", "e")
+    look.execute("update outbox set attempts = 1 where address in ('c', 'e')")
     mine = attempt()
-    done, removed, requeued, later = mine.claim(OUTBOX, 10, None)
+    done, removed, requeued, later, released = mine.claim(OUTBOX, 10, None)
     at = datetime(2030, 1, 1, tzinfo=UTC)
     with mine.transaction() as tx:
         done.done(tx, sent_at=at, address="A")
         removed.remove(tx)
         requeued.requeue(tx)
         later.requeue(tx, at, address="D")
-    assert rows(look) == [("A", 1, 3, True), ("c", 0, 3, False), ("D", 0, 3, False)]
+        released.release(tx, at)
+    assert rows(look) == [("A", 1, 3, True), ("c", 0, 3, False), ("D", 0, 3, False), ("e", 1, 3, False)]
     assert look.execute("select sent_at from outbox where address = 'A'").fetchone() == (at,)
     assert look.execute("select due from outbox where address = 'D'").fetchone() == (at,)
     assert [row["address"] for row in mine.claim(OUTBOX, 10, None)] == ["c"]
+    assert look.execute("select due from outbox where address = 'e'").fetchone() == (at,)
 
 
 def test_each_step_of_a_row_expects_the_version_of_the_step_before(
@@ -253,7 +256,7 @@ def test_a_count_that_is_none_is_one_of_no_tries(
     assert rows(look) == [("a", 1, 2, True)]
 
 
-@pytest.mark.parametrize("act", ["update", "done", "remove", "requeue"])
+@pytest.mark.parametrize("act", ["update", "done", "remove", "requeue", "release"])
 def test_a_row_that_somebody_has_changed_is_left_alone(
     look: psycopg.Connection[Any], attempt: Callable[..., Writes], act: str
 ) -> None:
