@@ -48,6 +48,7 @@ TEXT_BYTES = 2 * 2**20  # of the text and of the HTML, each
 ATTACHMENTS_MAX = 20
 ATTACHMENTS_BYTES = 10 * 2**20  # of all together
 KEYS_KEPT = 10_000  # newest keys whose content a process remembers
+REPLIES_BYTES = 256 * 2**10  # of all that a server says about one message
 TIMEOUT_S = 30.0
 THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
@@ -426,6 +427,52 @@ def _wire(message: EmailMessage) -> bytes:
 # -- the way out
 
 
+class _Lines:
+    """What a server says, by lines: all of it until a moment, and no more than so much."""
+
+    def __init__(self, sock: socket.socket, until_s: float) -> None:
+        self._sock = sock
+        self._until_s = until_s
+        self._held = b""
+        self._left = REPLIES_BYTES
+
+    def readline(self, most: int) -> bytes:
+        while b"\n" not in self._held and len(self._held) < most:
+            self._sock.settimeout(_left_s(self._until_s))
+            data = self._sock.recv(4096)
+            if not data:
+                break
+            self._left -= len(data)
+            if self._left < 0:
+                raise smtplib.SMTPException
+            self._held += data
+        end = min(self._held.find(b"\n") + 1 or len(self._held), most)
+        line, self._held = self._held[:end], self._held[end:]
+        return line
+
+    def close(self) -> None:
+        """Nothing is open but the socket."""
+
+
+class _Smtp(smtplib.SMTP):
+    """A server that may take its time to speak, but only so much in all."""
+
+    def __init__(self, until_s: float, *words: Any, **named: Any) -> None:
+        self._until_s = until_s
+        super().__init__(*words, **named)
+
+    def getreply(self) -> tuple[int, bytes]:
+        if (
+            self.file is None and self.sock is not None
+        ):  # a new connection, or one that is encrypted from here on
+            self.file = _Lines(self.sock, self._until_s)
+        return super().getreply()
+
+
+class _SmtpTls(_Smtp, smtplib.SMTP_SSL):
+    """The same, encrypted from the first byte on."""
+
+
 class _Conversation:
     """One connection, for one message; `begun` once the text of the message has begun to leave."""
 
@@ -439,12 +486,11 @@ class _Conversation:
         """Connect, be allowed to send, and send."""
         transport = self._transport
         context = ssl.create_default_context()
+        where = (transport.host, transport.port, _our_name())
         if transport.security == "tls":
-            smtp: smtplib.SMTP = smtplib.SMTP_SSL(
-                transport.host, transport.port, _our_name(), timeout=self._left_s(), context=context
-            )
+            smtp: _Smtp = _SmtpTls(self._until_s, *where, timeout=_left_s(self._until_s), context=context)
         else:
-            smtp = smtplib.SMTP(transport.host, transport.port, _our_name(), timeout=self._left_s())
+            smtp = _Smtp(self._until_s, *where, timeout=_left_s(self._until_s))
         self._smtp = smtp
         self._hurry(smtp).ehlo_or_helo_if_needed()
         if transport.security == "starttls":
@@ -472,17 +518,18 @@ class _Conversation:
             with suppress(OSError):
                 self._smtp.close()
 
-    def _left_s(self) -> float:
-        left_s = self._until_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError
-        return left_s
-
     def _hurry(self, smtp: smtplib.SMTP) -> smtplib.SMTP:
         """Let the next step take no longer than what is left for the message."""
         if smtp.sock is not None:
-            smtp.sock.settimeout(self._left_s())
+            smtp.sock.settimeout(_left_s(self._until_s))
         return smtp
+
+
+def _left_s(until_s: float) -> float:
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
 
 
 def _expect(reply: tuple[int, bytes], *wanted: int, told: Outcome = "not_sent") -> None:

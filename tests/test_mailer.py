@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import select
 import shutil
 import socket
 import subprocess
+import time
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -169,6 +173,38 @@ def test_at_each_stage_it_is_known_what_became_of_the_message(
 def test_a_server_that_says_nothing_is_left(post: Server, way: str, timeout_s: float, outcome: str) -> None:
     error = failure(post.mailer(way, timeout_s=timeout_s))
     assert (error.code, error.outcome) == ("timed_out", outcome)
+
+
+@pytest.mark.parametrize(
+    ("said", "times", "code"),
+    [
+        (b"220-go on\r\n", 10**9, "connection_lost"),
+        (b"2", 20, "timed_out"),
+        (b"220-go on\r\n", 20, "timed_out"),
+    ],
+    ids=["without end", "bytes", "lines"],
+)
+def test_a_server_may_neither_speak_for_ever_nor_stretch_its_words(
+    said: bytes, times: int, code: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def speak() -> None:
+            client, _ = listening.accept()
+            with client, suppress(OSError):
+                for _ in range(times):
+                    client.sendall(said if times == 20 else said * 1000)
+                    if times == 20 and select.select([client], [], [], 0.1)[0]:
+                        break  # it has gone
+
+        speaking = Thread(target=speak)
+        speaking.start()
+        began_s = time.monotonic()
+        host, port = listening.getsockname()
+        error = failure(Mailer(Transport(host, port, "none", "app@example.com", timeout_s=0.5)))
+        assert (error.code, error.outcome) == (code, "not_sent")
+        assert time.monotonic() - began_s < 1.5
+        speaking.join()
 
 
 def test_a_connection_that_ends_after_the_answer_changes_nothing(post: Server) -> None:
