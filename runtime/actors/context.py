@@ -168,13 +168,13 @@ class Context:
         """Let the transaction under way on `conn` commit only while this attempt has the job's lease.
 
         `conn` is a connection of psycopg, SQLAlchemy (or a session) or Django to Tenure's database, in the
-        transaction to be fenced; call it once in each, anywhere in it but not inside a savepoint, which may be rolled
+        transaction to be fenced; call it once in each, anywhere in it but inside a savepoint, which may be rolled
         back. The commit of one whose lease is lost fails with SQLSTATE TEN01, as the library reports errors.
 
         Raises:
             LeaseLost: it is lost already.
             TypeError: there is no connection of psycopg 3 behind `conn`.
-            ValueError: it is in no transaction.
+            ValueError: it is in no transaction, or in a savepoint.
         """
         self._database.fence(conn)
 

@@ -35,6 +35,7 @@ from runtime.model.worktables import WorkTable
 Query = LiteralString | bytes | sql.SQL | sql.Composed
 
 LEASE_LOST = "TEN01"  # SQLSTATE
+IN_SAVEPOINT = "TEN02"
 CANCEL_S = 1.0  # for the request to end a statement
 
 
@@ -265,10 +266,14 @@ class Writes:
 
     @contextmanager
     def _typed(self) -> Iterator[None]:
-        """Say `LeaseLost` where the database says that the lease is lost."""
+        """Say `LeaseLost` where the database says that the lease is lost, and what the caller did wrong."""
         try:
             yield
         except psycopg.Error as error:
+            if error.sqlstate == IN_SAVEPOINT:
+                raise ValueError(
+                    "conn is in a savepoint, which may be rolled back; fence before it"
+                ) from error
             if error.sqlstate != LEASE_LOST:
                 raise
             raise LeaseLost(self._lease.id, self._lease.epoch) from error

@@ -385,6 +385,48 @@ def test_a_lease_that_is_being_ended_is_waited_for(
     assert effects(look) == []
 
 
+@contextmanager
+def savepoint(conn: Any) -> Iterator[None]:
+    """What the library calls a nested transaction."""
+    from django.db import transaction
+
+    begin = getattr(conn, "begin_nested", None)
+    nested = (
+        begin()
+        if begin
+        else transaction.atomic()
+        if hasattr(conn, "ensure_connection")
+        else conn.transaction()
+    )
+    with nested:
+        yield
+
+
+@pytest.mark.parametrize("caller", CALLERS, ids=lambda caller: caller.__name__)
+def test_a_savepoint_is_not_fenced_but_its_transaction_before_and_after_it(
+    postgres: PostgresStore,
+    sessions: Sessions,
+    look: psycopg.Connection[Any],
+    caller: Callable[[str], Any],
+) -> None:
+    claim = claimed(postgres)
+    mine = writes(claim, sessions)
+    with caller(postgres.url) as conn:
+        insert(conn, "a")
+        with suppress(ZeroDivisionError), savepoint(conn):
+            with pytest.raises(ValueError, match="savepoint"):
+                mine.fence(conn)
+            raise ZeroDivisionError
+    with caller(postgres.url) as conn:
+        insert(conn, "b")
+        with savepoint(conn):
+            insert(conn, "c")
+        mine.fence(conn)
+        with savepoint(conn):
+            insert(conn, "d")
+    assert effects(look) == ["a", "b", "c", "d"]
+
+
 def test_what_is_no_transaction_is_not_fenced(postgres: PostgresStore, sessions: Sessions) -> None:
     mine = writes(claimed(postgres), sessions)
     with (

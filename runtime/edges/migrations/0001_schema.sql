@@ -252,18 +252,23 @@ create constraint trigger lease_is_current after insert on tenure.fenced
 deferrable initially deferred for each row execute function tenure.hold_lease();
 
 -- Let the transaction under way commit only while a lease is current, and say in `application_name` whose it is.
--- Fails at once, with SQLSTATE TEN01, when the lease is gone already.
+-- Fails at once, with SQLSTATE TEN01, when the lease is gone already, and with TEN02 within a savepoint: whoever rolls
+-- back to that takes the fence away, and nothing would say so.
 create function tenure.fence(id uuid, epoch integer) returns void
 language plpgsql volatile as $$
 declare
     written tid;
+    writer text;
 begin
     if not exists (
         select from tenure.job j where j.id = fence.id and j.epoch = fence.epoch and j.lease_until is not null
     ) then
         raise exception 'the lease of job % at epoch % is lost', fence.id, fence.epoch using errcode = 'TEN01';
     end if;
-    insert into tenure.fenced as f values (fence.id, fence.epoch) returning f.ctid into written;
+    insert into tenure.fenced as f values (fence.id, fence.epoch) returning f.ctid, f.xmin::text into written, writer;
+    if writer <> (pg_current_xact_id()::text::numeric % 4294967296)::text then
+        raise exception 'a savepoint cannot be fenced, only its transaction: fence before it' using errcode = 'TEN02';
+    end if;
     delete from tenure.fenced f where f.ctid = written;
     perform set_config('application_name', 'tenure job ' || fence.id || ' ' || fence.epoch, true);
 end
