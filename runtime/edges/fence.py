@@ -196,8 +196,9 @@ class Writes:
         try:
             with self._typed(), ExitStack() as one_trip, conn.transaction():
                 conn.execute(statements.FENCE.encode(), self._values)
+                name = _name_of(conn)
                 yield tx
-                _check_whole(conn)
+                _check_whole(conn, name)
                 commits = True
                 if tx.result is not None:
                     self._note_end(True)
@@ -279,9 +280,17 @@ class Writes:
             raise LeaseLost(self._lease.id, self._lease.epoch) from error
 
 
-def _check_whole(conn: psycopg.Connection[Any]) -> None:
-    """Refuse to go on to a commit which the server would make a rollback of, or which was made already."""
-    if conn.info.transaction_status is not TransactionStatus.INTRANS:
+def _name_of(conn: psycopg.Connection[Any]) -> str | None:
+    """The name of the session as the server told it last, which it does whenever it changes."""
+    return conn.info.parameter_status("application_name")
+
+
+def _check_whole(conn: psycopg.Connection[Any], name: str | None) -> None:
+    """Refuse to go on to a commit which the server would make a rollback of, or of another transaction.
+
+    Another one, begun where the block has ended ours, has no fence, and not the name that came with the fence.
+    """
+    if conn.info.transaction_status is not TransactionStatus.INTRANS or _name_of(conn) != name:
         raise RuntimeError(
             "the transaction has failed or was ended inside of its block, so it cannot commit; let the exception of "
             "a statement end the block, or run it in a savepoint: with tx.conn.transaction()"

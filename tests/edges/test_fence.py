@@ -176,7 +176,7 @@ def test_a_transaction_that_the_block_itself_has_ended_commits_nothing_and_compl
         tx.execute("insert into effect values ('a')")
         tx.complete()
         raise psycopg.Rollback
-    for ending in ("rollback", "select 1 / 0"):
+    for ending in ("rollback", "rollback and chain", "select 1 / 0"):
         with pytest.raises(RuntimeError, match="failed or was ended"), mine.transaction() as tx:
             tx.execute("insert into effect values ('b')")
             tx.complete()
