@@ -1,8 +1,8 @@
 """One job, now, for whoever sits before it: in a process of its own, and told about while it runs.
 
-A handler that asks for the database gets the configured one, and there the job is a row like any other, claimed in
-the transaction that pushes it: no service can take it, and what it leaves can be looked up. Any other runs without
-a database.
+A handler that asks for the database, or declares a right for it, gets the configured one, and there the job is a row
+like any other, claimed in the transaction that pushes it: no service can take it, and what it leaves can be looked up.
+Any other runs without a database.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def run(job: Job, config: Config, show: Show, *, in_database: bool = False) -> O
     An interrupt, or a SIGTERM, ends the process with all that it has started.
 
     Args:
-        in_database: make it a row of the database, also when its handler asks for none.
+        in_database: make it a row of the database, also when its handler asks for none and has no right for it.
 
     Raises:
         KeyboardInterrupt: it was interrupted; a row is then cancelled.
@@ -81,7 +81,8 @@ def run(job: Job, config: Config, show: Show, *, in_database: bool = False) -> O
             )
         return Ended(settlement, progress, time.monotonic() - began_s)
 
-    if not in_database and not any(need.type in _DATABASE for need in definition.needs):
+    has_right = definition.reach.rights is not None and definition.reach.database
+    if not in_database and not has_right and not any(need.type in _DATABASE for need in definition.needs):
         claim = claim_of(definition, job)
         settlement, progress, seconds = attempt(claim, config, Sessions(""))
         assert settlement is not None, "without a database it cannot have settled itself"

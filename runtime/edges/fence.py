@@ -85,7 +85,9 @@ class Sessions:
             RuntimeError: there is no database.
         """
         if not self._url:
-            raise RuntimeError("a queue in memory has no database; give LocalQueue a PostgresStore")
+            raise RuntimeError(
+                "there is no database: give LocalQueue a PostgresStore, or tenure job run its --database"
+            )
         self._used = True
         if self._conn is not None and self._is_fit(self._conn):
             return self._conn

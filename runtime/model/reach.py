@@ -7,6 +7,7 @@ What is not said is not bounded. What is said is held by a process of the attemp
 from __future__ import annotations
 
 import ipaddress
+import re
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +24,8 @@ PORTS = {
     "smtp": 25,
     "smtps": 465,
 }  # of schemes, when none is written
+_LABEL = "[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")  # an IPv4 address too
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -105,7 +108,10 @@ def parse_origin(text: str) -> Origin:
     port = PORTS.get(parts.scheme) if parts.port is None else parts.port
     if not port:
         raise ValueError("needs a port")
-    return Origin(text, canonical_host(parts.hostname), port)
+    host = canonical_host(parts.hostname)
+    if not text.isprintable() or not (":" in host or _NAME.fullmatch(host)):
+        raise ValueError("has neither a name nor an address for its host; write each host, there is no *")
+    return Origin(text, host, port)
 
 
 def canonical_host(host: str) -> str:

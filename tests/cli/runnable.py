@@ -45,6 +45,14 @@ class Family(Job):
         time.sleep(60)
 
 
+@job("run.writes", retry=Retry(5), timeout=30, rights=("things.write",))
+class Writes(Job):
+    def run(self, ctx: Context) -> str:
+        with ctx.transaction() as tx:
+            tx.complete(ctx.id)
+        return ctx.id
+
+
 @job("run.asks", retry=Retry(5), timeout=30)
 class Asks(Job):
     fail: bool = False

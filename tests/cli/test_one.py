@@ -129,6 +129,16 @@ def test_a_handler_that_asks_for_the_database_runs_as_a_row_of_it(
         assert conn.execute("table said").fetchall() == [(uuid.UUID(view.id),)]
 
 
+def test_a_handler_with_a_right_for_the_database_runs_as_a_row_of_it(
+    ran: Any, schema_dsn: str, store: PostgresStore
+) -> None:
+    status, out, _ = ran("run.writes", url=schema_dsn)
+    assert status == 0
+    view = store.status(json.loads(out))
+    assert view is not None
+    assert view.state is State.DONE
+
+
 def test_a_row_ends_with_its_one_attempt(ran: Any, schema_dsn: str, store: PostgresStore) -> None:
     given = {"url": schema_dsn, "TENURE_SERVICE__STORE_ERROR_TEXT": "false"}
     status, out, err = ran("run.asks", '{"fail": true}', **given)

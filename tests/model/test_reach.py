@@ -34,7 +34,8 @@ def test_an_origin_is_a_host_and_a_port(text: str, host: str, port: int) -> None
 @pytest.mark.parametrize(
     "text",
     ["", "api.example.com", "api.example.com:443", "https://", "https://a/path", "https://a/", "https://me@a",
-     "https://a?b", "gopher://a", "https://a:0", "https://a:70000", "https://a:x", "unix:run/some.sock", "unix:"],
+     "https://a?b", "gopher://a", "https://a:0", "https://a:70000", "https://a:x", "unix:run/some.sock", "unix:",
+     "https://*.example.com", "https://*", "https://a b", "https://a\nb", "https://a..b", "https://-a", "https://a,b"],
 )  # fmt: skip
 def test_what_is_no_origin_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
