@@ -1,9 +1,9 @@
 """What a process gives up before it runs a handler that declares what it reaches, for the rest of its life.
 
 Three layers, each of which holds what it can: the environment and descriptors lose what belongs to the database, the
-kernel (`landlock.py`) holds files and TCP ports for native code and other programs too, and a hook in the interpreter
-(`egress.py`) holds names, addresses, UDP and Unix sockets for Python code. `held_by` says which of them this
-machine has.
+kernel (`landlock.py`, `seccomp.py`) holds files and TCP ports for native code and other programs too, and a hook in
+the interpreter (`egress.py`) holds names, addresses, UDP and Unix sockets for Python code. `held_by` says which of
+them this machine has.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-from runtime.edges import egress, landlock
+from runtime.edges import egress, landlock, seccomp
 from runtime.edges.landlock import LIST, READ, USE, WRITE, Allowed
 from runtime.edges.postgres import parse_url
 from runtime.model.reach import Filesystem, Origin, Reach
@@ -55,6 +55,8 @@ def confine(kind: str, reach: Reach, url: str) -> None:
         alone=origins is not None,
     )
     if origins is not None:
+        if landlock.abi() >= landlock.PORTS_ABI:
+            seccomp.refuse_other_ways()
         egress.install(kind, origins)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import importlib
 import os
 import shutil
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from runtime.edges import landlock
+from runtime.edges import landlock, seccomp
 from runtime.edges.confinement import confine, database_origins
 from runtime.errors import EgressRefused
 from runtime.model.reach import Filesystem, Reach, parse_origin
@@ -231,9 +232,8 @@ def test_only_declared_origins_are_connected_to(server: int, other: int) -> None
 
 
 def test_no_way_of_python_leads_around_the_declared_origins(server: int, other: int) -> None:
-    """Ways that a plain connect does not take: other protocols and families, reverse look-ups, interpreters."""
+    """Ways that a plain connect does not take: other families, reverse look-ups, interpreters."""
     ways: dict[str, Callable[[], Any]] = {
-        "mptcp": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262).connect(("127.0.0.1", other)),
         "packets": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
         "the name of an address": lambda: socket.gethostbyaddr("192.0.2.1"),
         "the name of another's end": lambda: socket.getnameinfo(("192.0.2.1", 80), 0),
@@ -319,6 +319,45 @@ def test_native_code_and_programs_are_held_to_the_ports(server: int, other: int)
         return [connect_natively(server), connect_natively(other), b"Permission denied" in program.stderr]
 
     assert in_fork(tried) == [0, 13, True]
+
+
+@needs_ports
+@pytest.mark.skipif(not seccomp.is_known(), reason="the system calls of this machine are not known")
+def test_a_program_has_no_other_way_to_a_port_than_the_one_that_the_kernel_asks_for(
+    server: int, other: int
+) -> None:
+    script = """
+import ctypes, socket, sys
+
+def tried(act):
+    try: act()
+    except OSError as error: return error.errno
+    return 0
+
+def fast(send):
+    with socket.socket() as sock: send(sock)
+
+allowed, refused = (("127.0.0.1", int(port)) for port in sys.argv[1:])
+print([
+    tried(lambda: socket.create_connection(allowed)),
+    tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", refused)),
+    tried(lambda: socket.create_connection(refused)),
+    tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262).connect(refused)),
+    tried(lambda: fast(lambda sock: sock.sendto(b"x", socket.MSG_FASTOPEN, refused))),
+    tried(lambda: fast(lambda sock: sock.sendmsg([b"x"], [], socket.MSG_FASTOPEN, refused))),
+])
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall(425, 1, None)
+print(ctypes.get_errno())
+"""
+
+    def tried() -> str:
+        confine("k", egress(f"tcp://127.0.0.1:{server}"), URL)
+        words = [sys.executable, "-c", script, str(server), str(other)]
+        return subprocess.run(words, capture_output=True, check=True, text=True).stdout
+
+    errors = [0, 0, errno.EACCES, errno.EPROTONOSUPPORT, errno.EOPNOTSUPP, errno.EOPNOTSUPP]
+    assert in_fork(tried).splitlines() == [str(errors), str(errno.ENOSYS)]
 
 
 @pytest.mark.parametrize(
