@@ -227,10 +227,13 @@ class Queue:
         with self._store() as store:
             return store.delete(id)
 
-    def status(self, id: str) -> JobView | None:
-        """One job whole; None: unknown, not committed yet, or no longer kept."""
+    def status(self, id: str, *, payload: bool = True) -> JobView | None:
+        """One job whole, or without its payload, which may be large.
+
+        None: unknown, not committed yet, or no longer kept.
+        """
         with self._store() as store:
-            return store.status(id)
+            return store.status(id, payload=payload)
 
     def schedule(
         self,
@@ -309,7 +312,7 @@ class Queue:
             return False
 
     def wait(self, id: str, timeout: float) -> JobView:
-        """The job once it is done, dead or cancelled.
+        """The job once it is done, dead or cancelled, without its payload, which `status` reads.
 
         Nobody is told when a job ends, so this looks again after 20 ms, then at growing intervals of at most
         0.5 s; no connection is held in between.
@@ -325,7 +328,7 @@ class Queue:
         pause_s = LOOK_AFTER_S
         while True:
             left_s = deadline_s - time.monotonic()
-            job = ended(id, self.status(id), timeout, left_s)
+            job = ended(id, self.status(id, payload=False), timeout, left_s)
             if job is not None:
                 return job
             self._closed.wait(min(pause_s, left_s))  # `close` ends the pause

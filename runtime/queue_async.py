@@ -153,7 +153,7 @@ class AsyncQueue:
         pause_s = LOOK_AFTER_S
         while True:
             left_s = deadline_s - clock()
-            job = ended(id, await self.status(id), timeout, left_s)
+            job = ended(id, await self.status(id, payload=False), timeout, left_s)
             if job is not None:
                 return job
             await asyncio.sleep(min(pause_s, left_s))

@@ -188,9 +188,9 @@ class LocalQueue:
         """Take out a job that is queued or has ended; False: it is running, or unknown."""
         return self._store.delete(id)
 
-    def status(self, id: str) -> JobView | None:
-        """One job whole, with all its attempts; None: unknown."""
-        return self._store.status(id)
+    def status(self, id: str, *, payload: bool = True) -> JobView | None:
+        """One job whole, with all its attempts, or without its payload; None: unknown."""
+        return self._store.status(id, payload=payload)
 
     def schedule(
         self,

@@ -509,7 +509,7 @@ def test_wait_returns_when_the_job_ends(queue: Queue, store: PostgresStore) -> N
     with ThreadPoolExecutor(1) as others:
         waiting = others.submit(queue.wait, id, 20)
         end(store, Ending.DONE, State.DONE, result='{"size": 7}')
-        assert waiting.result().state is State.DONE
+        assert (waiting.result().state, waiting.result().payload) == (State.DONE, None)
     assert queue.result(id, 0) == {"size": 7}
 
 
@@ -608,7 +608,7 @@ def test_a_lost_connection_is_opened_anew(queue: Queue, schema_dsn: str) -> None
 def test_a_call_that_is_interrupted_leaves_no_connection_in_the_middle_of_something(
     queue: Queue, schema_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(store: PostgresStore, id: str) -> None:
+    def interrupted(store: PostgresStore, id: str, *, payload: bool) -> None:
         store.counts()
         raise KeyboardInterrupt
 

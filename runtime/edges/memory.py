@@ -254,13 +254,13 @@ class MemoryStore:
         dead = [job.id for job in self._jobs.values() if job.state is State.DEAD and job.kind == kind]
         return sum(map(self.retry, sorted(dead)))
 
-    def status(self, id: str) -> JobView | None:
+    def status(self, id: str, *, payload: bool = True) -> JobView | None:
         job = self._find(id)
         if job is None:
             return None
         return msgspec.structs.replace(
             _view(job),
-            payload=_raw(job.payload),
+            payload=_raw(job.payload) if payload else None,
             result=_raw(job.result),
             attempts=[*job.history, *_last_attempt(job)],
         )

@@ -361,8 +361,8 @@ class PostgresStore:
             queued += back
         return queued
 
-    def status(self, id: str) -> JobView | None:
-        for row in self._rows(statements.STATUS, id=canonical(id)):
+    def status(self, id: str, *, payload: bool = True) -> JobView | None:
+        for row in self._rows(statements.STATUS, id=canonical(id), payload=payload):
             return _whole_view(row)
         return None
 

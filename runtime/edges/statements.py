@@ -580,20 +580,23 @@ select from live union all select from finished union all select from dead
 """
 
 STATUS = """
--- One job whole, wherever it is.
+-- One job whole, wherever it is; its payload, which may be large, only when it is asked for.
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
-    null::timestamptz, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid, payload::text, null, history::text, texts::text
+    null::timestamptz, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid,
+    case when %(payload)s::boolean then payload::text end, null, history::text, texts::text
 from tenure.job where id = %(id)s::uuid
 union all
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
-    finished, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid, payload::text, result::text, history::text, texts::text
+    finished, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid,
+    case when %(payload)s::boolean then payload::text end, result::text, history::text, texts::text
 from tenure.finished where id = %(id)s::uuid
 union all
 select
     id::text, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
-    finished, progress::text, history -> -1 ->> 'code', epoch, null, null, null, null, payload::text, null, history::text, texts::text
+    finished, progress::text, history -> -1 ->> 'code', epoch, null, null, null, null,
+    case when %(payload)s::boolean then payload::text end, null, history::text, texts::text
 from tenure.dead where id = %(id)s::uuid
 """
 

@@ -119,8 +119,8 @@ class Store(Protocol):
         """
         ...
 
-    def status(self, id: str) -> JobView | None:
-        """One job whole, live or ended; None when it is unknown or pruned."""
+    def status(self, id: str, *, payload: bool = True) -> JobView | None:
+        """One job whole, live or ended; None when it is unknown or pruned. Without `payload` that is left out."""
         ...
 
     def jobs(

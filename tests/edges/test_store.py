@@ -53,6 +53,8 @@ def test_a_pushed_job_is_seen_whole(store: Store, clock: Clock) -> None:
     view = status(store, job.id)
     assert (view.kind, view.queue, view.priority, view.unique) == ("noop", "images", 2, "cat")
     assert msgspec.json.decode(view.payload) == {"path": "cat.png", "n": [1, 2.5, None]}
+    lean = store.status(view.id, payload=False)
+    assert lean == msgspec.structs.replace(view, payload=None)
     assert view.state is State.QUEUED
     assert view.due == view.created == clock.now
     assert (view.attempt, view.failures, view.crashes, view.interruptions) == (0, 0, 0, 0)
