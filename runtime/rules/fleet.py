@@ -109,7 +109,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed."""
+    """Time has passed, and what the children have said up to now has been heard."""
 
 
 Event = Begun | Spawned | SpawnFailed | Heard | Garbled | Looked | Taken | Exited | Asked | Tick

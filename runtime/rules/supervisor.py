@@ -114,7 +114,7 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, list[Effect]]
             for slot in state.slots.values():
                 slot.stale = slot.alive and slot.name != POSTGRES
             out.append(Log("info", "reload.asked", {}))
-    _advance(state, now_s, out)
+    _advance(state, now_s, out, heard_all=isinstance(event, Tick))
     return state, out
 
 
@@ -513,8 +513,10 @@ def _blame_environment(
 # -- what time brings
 
 
-def _advance(state: State, now_s: float, out: list[Effect]) -> None:
-    _watch_starts(state, now_s, out)
+def _advance(state: State, now_s: float, out: list[Effect], *, heard_all: bool) -> None:
+    """What time alone brings. Nobody is called silent before all is heard that waited in the pipes: we may be late."""
+    if heard_all:
+        _watch_starts(state, now_s, out)
     advance_stop(state, now_s, out)
     advance_reload(state, out)
     _start_children(state, now_s, out)
@@ -523,7 +525,8 @@ def _advance(state: State, now_s: float, out: list[Effect]) -> None:
             slot.check_at_s = float("inf")
             _look(state, slot, out)
     if state.scheduler.phase == "up":
-        _renew(state, now_s, out)
+        if heard_all:
+            _renew(state, now_s, out)
         _round(state, now_s, out)
         _ask_whether_idle(state, now_s, out)
 

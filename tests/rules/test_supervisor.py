@@ -290,6 +290,20 @@ def test_a_silent_scheduler_is_killed() -> None:
     assert SCHEDULER in service.started(effects)
 
 
+def test_a_supervisor_that_was_late_hears_what_waits_before_it_calls_anybody_silent() -> None:
+    service = Service(lease_s=60.0, renew_every_s=2.0, ready_within_s=5.0).begin()
+    service.renews = False
+    service.claim("worker 1", 1)
+    service.tick_until(service.now_s + 2.0)
+    [sent_s] = service.state.renewing
+    assert service.started(service.end("worker 2", Exit(code=EXIT_RECYCLED))) == ["worker 2"]
+    service.now_s += 10.0
+    effects = service.hear("worker 1", Claimed(first=2, sent_s=service.now_s, claims=()))
+    effects += service.ready("worker 2") + service.hear(SCHEDULER, Renewals(sent_s=sent_s, ok=True))
+    effects += service.feed(fleet.Tick())
+    assert (service.killed(effects), service.logged(effects)) == ([], ["child.ready"])
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_what_is_hoarded_is_taken_back(count: int) -> None:
     service = Service().begin()
