@@ -1,7 +1,7 @@
 """How many jobs to claim at once: as many as will be finished soon.
 
 A batch is about `TARGET_S` of work, by the average duration of late: a slow job must not sit behind another in one
-worker's hands while another worker idles. One slow job among quick ones says little (on a busy machine any job may
+worker's hands while another worker idles; but each exchange keeps a worker waiting, 3 ms where all cores are busy. One slow job among quick ones says little (on a busy machine any job may
 be off the processor for a while), and what waits behind it is taken back by the supervisor.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-TARGET_S = 0.05
+TARGET_S = 0.1
 LIMIT_MAX = 250  # more gain nothing: an exchange of 100 costs a fifth more a job
 GROWTH = 4  # a batch is at most so many times the one before: one quick job proves little
 WEIGHT = 0.3  # of the newest batch in the average
