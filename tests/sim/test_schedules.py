@@ -65,7 +65,7 @@ def test_a_claim_that_a_late_supervisor_forgets_is_found(monkeypatch: pytest.Mon
         take_back(state, slot, numbers if numbers is slot.taken else numbers - slot.taken, out)
 
     monkeypatch.setattr(supervisor, "_take_back", forget)
-    assert first_problem("by who does not run them") is not None
+    assert first_problem("by who does not run them", first=500) is not None
 
 
 def test_a_failure_prints_its_seed_and_its_trace(
