@@ -151,11 +151,16 @@ def test_it_works_after_all_its_processes_were_killed(place: Path, tree: Path) -
 
 
 def test_the_service_of_a_killed_run_is_waited_for(place: Path, tree: Path) -> None:
+    more = [tree / f"more{number}" for number in range(40)]  # more than it can do before the next run looks
+    for path in more:
+        path.write_bytes(os.urandom(400_000))
     with play(place, str(tree)) as playing:
         playing.heard(r"\b[1-9]\d%")
         family = playing.family()
         playing.process.kill()
         playing.process.wait(20)
+        for path in more:
+            path.unlink()
         said = watched(place, str(tree))
         assert "attempts  10: 9 first ones, 1 more for crashes" in said
         assert not {pid for pid in family if is_alive(pid)}
