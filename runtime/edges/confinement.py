@@ -19,11 +19,10 @@ from runtime.edges.postgres import parse_url
 from runtime.model.reach import Filesystem, Origin, Reach
 
 _DATABASE_VARIABLES = re.compile(r"(PG|POSTGRES|TENURE_DATABASE_).*")
-_DATABASE_URL = (
-    re.compile(  # as libpq, SQLAlchemy and Django's libraries write it, wherever in a value it stands
-        r"(postgres(ql)?|postgis|pgsql|psycopg\w*|cockroach(db)?)(\+\w+)?://|\b(password|passwd)\s*=",
-        re.IGNORECASE,
-    )
+# As libpq, SQLAlchemy and Django's libraries write it, wherever in a value it stands.
+_DATABASE_URL = re.compile(
+    r"(postgres(ql)?|postgis|pgsql|psycopg\w*|cockroach(db)?)(\+\w+)?://|\b(password|passwd)\s*=",
+    re.IGNORECASE,
 )
 _SYSTEM = (  # what programs and libraries open to work at all; nothing in it is a secret
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/proc", "/sys/devices/system", "/sys/fs/cgroup",

@@ -80,15 +80,7 @@ def push_unique(job: NewJob, *, replace: bool) -> Push[str | None]:
         StoreUnavailable: others took the key and ended, again and again, between two statements.
     """
     id = canonical(job.id)
-    holder = {
-        "kind": job.kind,
-        "unique": job.unique,
-        "queue": job.queue,
-        "priority": job.priority,
-        "due": values.due(job),
-        "delay_s": values.delay(job.delay_s),
-        "payload": job.payload,
-    }
+    holder = _one(job) | {"unique": job.unique}
     for _ in range(ROUNDS):
         added = yield statements.PUSH, _columns([_row(id, job)])
         known = added or (yield statements.KNOWN, {"ids": array([id])})
@@ -125,17 +117,9 @@ def kick_columns(kicks: Sequence[Kick]) -> dict[str, str]:
     }
 
 
-def _row(id: str | None, job: NewJob) -> tuple[Any, ...]:
-    return (
-        id,
-        job.kind,
-        job.queue,
-        job.priority,
-        values.due(job),
-        values.delay(float(job.delay_s)),
-        job.unique,
-        job.payload,
-    )
+def _row(id: str | None, job: NewJob) -> Row:
+    due, delay_s = values.due(job), values.delay(float(job.delay_s))
+    return (id, job.kind, job.queue, job.priority, due, delay_s, job.unique, job.payload)
 
 
 def _one(job: NewJob) -> dict[str, Any]:

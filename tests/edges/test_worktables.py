@@ -18,7 +18,7 @@ from runtime import WorkTable, exponential
 from runtime.edges import worktables
 from runtime.edges.fence import Sessions, Writes
 from runtime.edges.postgres import PostgresStore
-from runtime.edges.worktables import Lack
+from runtime.edges.worktables import Lack, Row
 from runtime.errors import LeaseLost, RowChanged
 from tests.edges.conftest import Clock
 from tests.helpers.jobs import new, want
@@ -62,6 +62,14 @@ def insert(look: psycopg.Connection[Any], *addresses: str, due: datetime | None 
         look.execute("insert into outbox (address) values (%s)", [address])
     if due is not None:
         look.execute("update outbox set due = %s", [due])
+
+
+def at_work(look: psycopg.Connection[Any], attempt: Callable[..., Writes]) -> tuple[Writes, Row]:
+    """An attempt, and the one row of the outbox, which it has claimed."""
+    insert(look, "a")
+    mine = attempt()
+    [row] = mine.claim(OUTBOX, 1, None)
+    return mine, row
 
 
 def rows(look: psycopg.Connection[Any]) -> list[Any]:
@@ -173,9 +181,7 @@ def test_a_row_is_done_removed_or_requeued(
 def test_each_step_of_a_row_expects_the_version_of_the_step_before(
     look: psycopg.Connection[Any], attempt: Callable[..., Writes]
 ) -> None:
-    insert(look, "a")
-    mine = attempt()
-    [row] = mine.claim(OUTBOX, 1, None)
+    mine, row = at_work(look, attempt)
     with mine.transaction() as tx:
         row.update(tx, address="sending")
         row.update(tx, address="still sending")
@@ -192,9 +198,7 @@ def test_each_step_of_a_row_expects_the_version_of_the_step_before(
 def test_what_a_savepoint_rolls_back_leaves_the_row_as_it_is_expected(
     look: psycopg.Connection[Any], attempt: Callable[..., Writes]
 ) -> None:
-    insert(look, "a")
-    mine = attempt()
-    [row] = mine.claim(OUTBOX, 1, None)
+    mine, row = at_work(look, attempt)
     with mine.transaction() as tx:
         with tx.conn.transaction():
             row.update(tx, address="kept")
@@ -213,9 +217,7 @@ def test_what_a_savepoint_rolls_back_leaves_the_row_as_it_is_expected(
 def test_a_row_that_was_changed_since_a_savepoint_was_rolled_back_is_left_alone(
     look: psycopg.Connection[Any], attempt: Callable[..., Writes]
 ) -> None:
-    insert(look, "a")
-    mine = attempt()
-    [row] = mine.claim(OUTBOX, 1, None)
+    mine, row = at_work(look, attempt)
     with pytest.raises(RowChanged), mine.transaction() as tx:
         with tx.conn.transaction():
             row.done(tx)
@@ -260,9 +262,7 @@ def test_a_count_that_is_none_is_one_of_no_tries(
 def test_a_row_that_somebody_has_changed_is_left_alone(
     look: psycopg.Connection[Any], attempt: Callable[..., Writes], act: str
 ) -> None:
-    insert(look, "a")
-    mine = attempt()
-    [row] = mine.claim(OUTBOX, 1, None)
+    mine, row = at_work(look, attempt)
     look.execute("update outbox set address = 'theirs', version = version + 1")
     with pytest.raises(RowChanged, match="outbox/1 is not at version 2"), mine.transaction() as tx:
         tx.execute("insert into outbox (address) values ('mine')")
