@@ -290,7 +290,7 @@ class Queue:
             return push_now(store, name)
 
     def counts(self) -> Counts:
-        """How many jobs are in each state, and for each queue and kind how many are queued and running.
+        """How many jobs are in each state, and for each queue and kind how many are queued, running and kicked.
 
         It reads all live rows, so ask every few seconds at most. What has ended counts as long as it is kept.
         """

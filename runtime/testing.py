@@ -228,7 +228,7 @@ class LocalQueue:
         return push_now(self._store, name)
 
     def counts(self) -> Counts:
-        """How many jobs are in each state, and for each queue and kind how many are queued and running."""
+        """How many jobs are in each state, and for each queue and kind how many are queued, running and kicked."""
         return self._store.counts()
 
     def stats(self) -> Stats:

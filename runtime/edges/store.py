@@ -64,9 +64,9 @@ class Store(Protocol):
         ...
 
     def push_new(self, jobs: Sequence[NewJob]) -> None:
-        """`push`, made for many at once, of jobs whose ids were made just now and that have no unique key.
+        """`push`, made for one and for many at once, of jobs whose ids were made just now and that have no unique key.
 
-        Nothing of them can be known already, so nothing is looked for. Errors as of `push`.
+        Nothing of them can be known already, so nothing has to be looked for. Errors as of `push`.
         """
         ...
 

@@ -303,7 +303,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueueCount(msgspec.Struct, frozen=True, kw_only=True):
-    """The live jobs of one kind in one queue."""
+    """The live jobs of one kind in one queue, and its kicks."""
 
     queue: str
     kind: str
