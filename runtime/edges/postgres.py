@@ -21,7 +21,6 @@ from runtime.edges import migrate, statements, values
 from runtime.edges.ids import canonical
 from runtime.edges.lanes import Lane, Lanes, Position
 from runtime.edges.pushing import (
-    PUSH_ROWS,
     Push,
     Row,
     can_copy,
@@ -279,7 +278,7 @@ class PostgresStore:
     def push(self, jobs: Sequence[NewJob]) -> list[str | None]:
         if not jobs:
             return []
-        several = len(jobs) > PUSH_ROWS or any(job.unique is not None for job in jobs)
+        several = len(jobs) > 1 or jobs[0].unique is not None
         return self._pushed(lambda conn: self._follow(conn, push_all(jobs), several=several))
 
     def push_new(self, jobs: Sequence[NewJob]) -> None:
@@ -510,12 +509,14 @@ class PostgresStore:
         told = sorted(told, key=lambda one: one.lease)  # the order in which every statement locks
         leases = _lease_arrays([one.lease for one in told])
         results = array(one.result for one in told)
-        kicks = [(one.lease.id, kick) for one in told for kick in one.kicks]
+        kicks = [(one.lease, kick) for one in told for kick in one.kicks]
         if kicks:
+            by = {
+                "kickers": array(lease.id for lease, _ in kicks),
+                "kicker_epochs": array(lease.epoch for lease, _ in kicks),
+            }
             columns = kick_columns([kick for _, kick in kicks])
-            self._cursor(
-                conn, statements.KICK_FENCED, {**leases, **columns, "jobs": array(id for id, _ in kicks)}
-            )
+            self._cursor(conn, statements.KICK_FENCED, {**leases, **by, **columns})
         if all(one.state is State.DONE for one in told):
             return self._cursor(conn, statements.DONE, {**leases, "results": results})
         return self._cursor(

@@ -28,6 +28,10 @@ Push = Generator[tuple[str, dict[str, Any] | Iterator[Row]], list[TupleRow], T]
 
 PUSH_ROWS = 1000  # jobs a statement
 COPY_ROWS = 200  # jobs from which on COPY, with its four round trips more, is the faster
+PUSH_CHARACTERS = 4_194_304  # of payloads a statement, unless one is longer
+LARGE = (
+    16_384  # characters: so long a payload has a row of its own, which stays where it is when its job moves
+)
 ROUNDS = 10  # of a push whose unique key is taken, and then no longer when its holder is asked for
 NEW_COLUMNS = ("ids", "kinds", "queues", "priorities", "dues", "delays", "uniques", "payloads")
 
@@ -53,8 +57,11 @@ def push_new(jobs: Sequence[NewJob], *, copy: bool) -> Push[None]:
         [[now]] = yield statements.NOW, {}
         words: set[str] = set()
         yield statements.COPY, _copied(jobs, now, words)
+        large = [(job.id, job.payload) for job in jobs if _is_large(job)]
+        if large:
+            yield statements.COPY_LARGE, iter(large)
         yield statements.TELL, {"words": array(sorted(words))}
-    elif len(jobs) == 1:
+    elif len(jobs) == 1 and not _is_large(*jobs):
         yield statements.PUSH_NEW, _one(*jobs)
     else:
         yield from _in_parts([_row(job.id, job) for job in jobs])
@@ -63,9 +70,27 @@ def push_new(jobs: Sequence[NewJob], *, copy: bool) -> Push[None]:
 def _in_parts(rows: Sequence[Row]) -> Push[set[str]]:
     """Push rows, so many a statement; the ids that were added."""
     added: set[str] = set()
-    for start in range(0, len(rows), PUSH_ROWS):
-        added |= {id for id, _ in (yield statements.PUSH, _columns(rows[start : start + PUSH_ROWS]))}
+    for part in _parts(rows):
+        added |= {id for id, _ in (yield statements.PUSH, _columns(part))}
     return added
+
+
+def _parts(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Rows for a statement each: as many as a statement should have, and no more text than it should hold."""
+    part: list[Row] = []
+    characters = 0
+    for row in rows:
+        characters += len(row[-1])
+        if part and (len(part) == PUSH_ROWS or characters > PUSH_CHARACTERS):
+            yield part
+            part, characters = [], len(row[-1])
+        part.append(row)
+    if part:
+        yield part
+
+
+def _is_large(job: NewJob) -> bool:
+    return len(job.payload) >= LARGE
 
 
 def can_copy(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -100,7 +125,7 @@ def _copied(jobs: Sequence[NewJob], now: datetime, words: set[str]) -> Iterator[
             due = values.due(job) or now + timedelta(seconds=values.delay(float(job.delay_s)))
             at, word = due.isoformat(), job.queue if due <= now else "@later"
         words.add(word)
-        yield job.id, job.kind, job.queue, job.priority, at, created, job.payload
+        yield job.id, job.kind, job.queue, job.priority, at, created, None if _is_large(job) else job.payload
 
 
 def kick_all(kicks: Sequence[Kick]) -> Push[None]:
@@ -138,4 +163,8 @@ def _one(job: NewJob) -> dict[str, Any]:
 
 def _columns(rows: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     """`alone` as in `_one`."""
-    return {"alone": False, **dict(zip(NEW_COLUMNS, map(array, zip(*rows, strict=True)), strict=True))}
+    return {
+        "alone": False,
+        "large": LARGE,
+        **dict(zip(NEW_COLUMNS, map(array, zip(*rows, strict=True)), strict=True)),
+    }

@@ -67,7 +67,7 @@ end
 
 PUSH = """
 -- Queue new jobs; the ids that were added.
--- Holds: as PUSH_NEW. A known id, live or ended, adds nothing, and neither does a taken unique key.
+-- Holds: as PUSH_NEW. A large payload goes into its own table, and stays there while its job moves. A known id, live or ended, adds nothing, and neither does a taken unique key.
 -- Locks: as PUSH_NEW; waits for a concurrent push of the same id or unique key to end.
 -- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
 --   would read a whole table as soon as the statistics are wrong.
@@ -82,7 +82,8 @@ with new as (
     select
         id, kind, queue, priority,
         coalesce(due, coalesce(%(now)s::timestamptz, now()) + make_interval(secs => delay_s)),
-        unique_key, coalesce(%(now)s::timestamptz, now()), payload::jsonb
+        unique_key, coalesce(%(now)s::timestamptz, now()),
+        case when octet_length(payload) < %(large)s::int then payload::jsonb end
     from new
     where not exists (select from tenure.job j where j.id = new.id offset 0)
         and not exists (select from tenure.finished f where f.id = new.id offset 0)
@@ -90,6 +91,10 @@ with new as (
     order by number
     on conflict do nothing
     returning id, queue, due
+), apart as (
+    insert into tenure.payload (id, payload)
+    select id, payload::jsonb from new
+    where octet_length(payload) >= %(large)s::int and id = any (array(select id from added))
 ), words as (
     select distinct case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word
     from added
@@ -126,6 +131,13 @@ COPY = """
 -- Locks: the new rows.
 -- Needs: rows of text in this order.
 copy tenure.job (id, kind, queue, priority, due, created, payload) from stdin
+"""
+
+COPY_LARGE = """
+-- Put the large payloads of new jobs into their own table: with COPY.
+-- Locks: the new rows.
+-- Needs: rows of text in this order.
+copy tenure.payload (id, payload) from stdin
 """
 
 TELL = """
@@ -165,7 +177,9 @@ with it as (
         priority = %(priority)s::smallint,
         payload = %(payload)s::text::jsonb
     from it where j.id = it.id and it.state = 'queued'
-    returning j.queue, j.due
+    returning j.id, j.queue, j.due
+), small as (
+    delete from tenure.payload large using moved where large.id = moved.id
 ), words as (
     select case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word from moved
 )
@@ -234,7 +248,9 @@ update tenure.job set
     pid = %(pid)s::int,
     progress = null
 where id = any (array(select id from picked))
-returning id::text, epoch, kind, queue, priority, due, attempt, failures, crashes, payload::text
+returning
+    id::text, epoch, kind, queue, priority, due, attempt, failures, crashes,
+    coalesce(payload, (select large.payload from tenure.payload large where large.id = job.id), 'null')::text
 """
 
 DONE = """
@@ -575,28 +591,35 @@ with live as (
     delete from tenure.finished where id = %(id)s::uuid returning id
 ), dead as (
     delete from tenure.dead where id = %(id)s::uuid returning id
+), payload as (
+    delete from tenure.payload large
+    using (select id from live union all select id from finished union all select id from dead) gone
+    where large.id = gone.id
 )
 select from live union all select from finished union all select from dead
 """
 
 STATUS = """
 -- One job whole, wherever it is; its payload, which may be large, only when it is asked for.
+with large as (
+    select payload from tenure.payload where id = %(id)s::uuid
+)
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
     null::timestamptz, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid,
-    case when %(payload)s::boolean then payload::text end, null, history::text, texts::text
+    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end, null, history::text, texts::text
 from tenure.job where id = %(id)s::uuid
 union all
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
     finished, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid,
-    case when %(payload)s::boolean then payload::text end, result::text, history::text, texts::text
+    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end, result::text, history::text, texts::text
 from tenure.finished where id = %(id)s::uuid
 union all
 select
     id::text, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
     finished, progress::text, history -> -1 ->> 'code', epoch, null, null, null, null,
-    case when %(payload)s::boolean then payload::text end, null, history::text, texts::text
+    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end, null, history::text, texts::text
 from tenure.dead where id = %(id)s::uuid
 """
 
@@ -769,7 +792,7 @@ KICK_FENCED = """
 -- Holds: the fence: what has lost its lease kicks nothing.
 -- Locks: rows that are about to be settled, in the order of their ids, from the first on.
 with held as (
-    select j.id
+    select j.id, j.epoch
     from tenure.job j
     join unnest(%(ids)s::uuid[], %(epochs)s::int[]) as t (id, epoch) on j.id = t.id and j.epoch = t.epoch
     where j.lease_until is not null
@@ -778,9 +801,10 @@ with held as (
 )
 select count(tenure.kick(k.kind, k.queue, k.priority, k.payload::jsonb))
 from unnest(
-    %(jobs)s::uuid[], %(kinds)s::text[], %(queues)s::text[], %(priorities)s::int[], %(payloads)s::text[]
-) as k (job, kind, queue, priority, payload)
-where exists (select from held where held.id = k.job)
+    %(kickers)s::uuid[], %(kicker_epochs)s::int[],
+    %(kinds)s::text[], %(queues)s::text[], %(priorities)s::int[], %(payloads)s::text[]
+) as k (job, epoch, kind, queue, priority, payload)
+where exists (select from held where held.id = k.job and held.epoch = k.epoch)
 """
 
 START_KICKED = """
@@ -955,16 +979,22 @@ select tenure.drop_day(
 """
 
 PRUNE_REST = """
--- Delete a batch of what ended before the retention from the default partition.
+-- Delete a batch of what ended before the retention from the default partition; a row for each.
 -- Locks: those rows; one that is locked is skipped.
-delete from tenure.finished_rest where ctid = any (array(
-    select ctid from tenure.finished_rest
-    where finished < date_trunc(
-        'day', coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(finished_s)s::float8), 'UTC'
-    )
-    limit %(limit)s::int
-    for update skip locked
-))
+with gone as (
+    delete from tenure.finished_rest where ctid = any (array(
+        select ctid from tenure.finished_rest
+        where finished < date_trunc(
+            'day', coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(finished_s)s::float8), 'UTC'
+        )
+        limit %(limit)s::int
+        for update skip locked
+    ))
+    returning id, payload is null as is_large
+), payloads as (
+    delete from tenure.payload where id = any (array(select id from gone where is_large))
+)
+select from gone
 """
 
 

@@ -45,7 +45,7 @@ def clean_dsn(module_dsn: str) -> str:
     """The URL of the module's database, emptied: a tenth of the time that a fresh one takes."""
     with psycopg.connect(module_dsn, autocommit=True) as conn:
         conn.execute(
-            "truncate tenure.job, tenure.finished, tenure.dead, tenure.schedule, tenure.kick, tenure.node"
+            "truncate tenure.job, tenure.finished, tenure.dead, tenure.payload, tenure.schedule, tenure.kick, tenure.node"
         )
     return module_dsn
 

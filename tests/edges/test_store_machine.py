@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from hypothesis.stateful import (
 from runtime.edges.ids import tick_id
 from runtime.edges.memory import MemoryStore
 from runtime.edges.postgres import PostgresStore
+from runtime.edges.pushing import LARGE
 from runtime.model.exits import Certificate, Progress, Verdict
 from runtime.model.jobs import Ending, Failure, Holder, Kick, Lease, NewJob, NewSchedule, NodeView, State
 from tests.helpers.jobs import new, settlement, want
@@ -57,7 +59,7 @@ new_jobs = st.builds(
     priority=st.integers(0, 2),
     delay_s=delays,
     unique=st.sampled_from([None, None, "u", "v"]),
-    payload=st.sampled_from(["{}", '{"n": 1}']),
+    payload=st.sampled_from(["{}", '{"n": 1}', json.dumps({"large": "x" * LARGE})]),
 )
 
 
@@ -91,7 +93,7 @@ class Stores(RuleBasedStateMachine):
         self.memory = MemoryStore(lambda: self.now)
         self.postgres = PostgresStore(self.dsn, clock=lambda: self.now)
         self.postgres._open().execute(
-            "truncate tenure.job, tenure.finished, tenure.dead, tenure.schedule, tenure.kick, tenure.node"
+            "truncate tenure.job, tenure.finished, tenure.dead, tenure.payload, tenure.schedule, tenure.kick, tenure.node"
         )
 
         self.given: list[Lease] = []

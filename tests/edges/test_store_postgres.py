@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import select
 import subprocess
@@ -23,7 +24,7 @@ from psycopg.rows import dict_row
 from runtime.edges import migrate, postgres, statements
 from runtime.edges.ids import canonical, new_id, new_ids
 from runtime.edges.postgres import PostgresStore
-from runtime.edges.pushing import push_all, push_new
+from runtime.edges.pushing import COPY_ROWS, LARGE, PUSH_CHARACTERS, PUSH_ROWS, _parts, push_all, push_new
 from runtime.errors import StoreUnavailable
 from runtime.model.jobs import HISTORY_LIMIT, Claim, Failure, Kick, Lease, NewSchedule, State
 from tests.edges.conftest import Clock
@@ -37,7 +38,7 @@ STATEMENTS = {
     if name.isupper() and isinstance(sql, str) and "\n--" in sql
 }
 TEMPLATES = {name for name, sql in STATEMENTS.items() if "{table}" in sql}  # see test_worktables.py
-EXPLAINABLE = sorted(set(STATEMENTS) - {"LISTEN", "PREPARE", "COPY", "HOLD"} - TEMPLATES)
+EXPLAINABLE = sorted(set(STATEMENTS) - {"LISTEN", "PREPARE", "COPY", "COPY_LARGE", "HOLD"} - TEMPLATES)
 
 
 Opener = Callable[..., PostgresStore]
@@ -244,7 +245,6 @@ def test_a_renewal_and_progress_write_no_index(real: PostgresStore, conn: psycop
         "epoch = -1",
         "unique_key = repeat('u', 65)",
         "history = '{}'",
-        "payload = null",
     ],
 )
 def test_nobody_can_break_a_rule_by_sql(real: PostgresStore, conn: psycopg.Connection, change: str) -> None:
@@ -697,6 +697,80 @@ def test_a_retry_that_waited_for_another_one_finds_nothing(
     assert real.counts().states == {"queued": 0, "running": 0, "done": 0, "dead": 0, "cancelled": 1}
 
 
+# -- large payloads
+
+LARGE_JSON = json.dumps({"large": "x" * LARGE})
+
+
+def apart(conn: psycopg.Connection) -> dict[str, str]:
+    """Payloads that have rows of their own: by the ids of their jobs, the transactions that wrote them."""
+    return dict(conn.execute("select id::text, xmin::text from tenure.payload").fetchall())
+
+
+@pytest.mark.parametrize("way", ["push", "push_new", "push_new by COPY", "push_unique"])
+def test_a_large_payload_is_written_once_however_its_job_moves(
+    real: PostgresStore, conn: psycopg.Connection, way: str
+) -> None:
+    small = [new() for _ in range(COPY_ROWS if "COPY" in way else 0)]
+    large = [new(payload=LARGE_JSON) for _ in range(2)]
+    if way == "push":
+        assert real.push(large) == real.push(large) == [job.id for job in large]
+    elif way == "push_unique":
+        for job in large:
+            assert real.push_unique(msgspec.structs.replace(job, unique=job.id)) == job.id
+    elif small:
+        real.push_new(small + large)
+    else:
+        for job in large:
+            real.push_new([job])
+    written = apart(conn)
+    assert written.keys() == {job.id for job in large}
+    [[own]] = conn.execute("select count(*) from tenure.job where payload is not null")
+    assert own == len(small)
+
+    claims = [claim for claim in real.claim(want(limit=len(small) + 2)) if claim.lease.id in written]
+    assert [json.loads(claim.payload) for claim in claims] == [json.loads(LARGE_JSON)] * 2
+    done, dead = claims
+    assert all(real.settle([settlement(done), settlement(dead, State.DEAD)]))
+    for job in large:
+        assert json.loads(bytes(real.status(job.id).payload)) == json.loads(LARGE_JSON)
+    assert real.retry(dead.lease.id)
+    assert apart(conn) == written
+    for job in large:
+        assert real.delete(job.id)
+    assert apart(conn) == {}
+
+
+def test_a_small_payload_takes_the_place_of_a_large_one(
+    real: PostgresStore, conn: psycopg.Connection
+) -> None:
+    job = new(payload=LARGE_JSON, unique="u")
+    real.push_unique(job)
+    real.push_unique(new(payload='{"n": 2}', unique="u"), replace=True)
+    assert (bytes(real.status(job.id).payload), apart(conn)) == (b'{"n": 2}', {})
+
+
+def test_a_job_whose_payload_is_nowhere_harms_no_neighbour(
+    real: PostgresStore, conn: psycopg.Connection
+) -> None:
+    jobs = [new(), new(payload=LARGE_JSON)]
+    real.push(jobs)
+    conn.execute("delete from tenure.payload")
+    assert sorted(claim.payload for claim in real.claim(want())) == ["null", "{}"]
+
+
+def test_a_statement_pushes_no_more_text_than_it_should_hold(
+    real: PostgresStore, conn: psycopg.Connection
+) -> None:
+    quarter = json.dumps({"large": "x" * (PUSH_CHARACTERS // 4)})
+    jobs = [new(payload=quarter) for _ in range(7)]
+    rows = [(job.id, job.payload) for job in jobs]
+    assert [len(part) for part in _parts(rows)] == [3, 3, 1]
+    assert [len(part) for part in _parts([("id", "{}")] * (PUSH_ROWS + 1))] == [PUSH_ROWS, 1]
+    assert real.push(jobs) == [job.id for job in jobs]
+    assert len(apart(conn)) == 7
+
+
 # -- upkeep
 
 
@@ -718,14 +792,16 @@ def test_pruning_makes_partitions_ahead_and_drops_them_behind(
         clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
         store.prune(86_400, 60)
         assert partitions(conn) == ["20400301", "20400302", "20400303", "rest"]
-        store.push([new()])
+        store.push([new(payload=LARGE_JSON)])
         store.settle([settlement(store.claim(want())[0])])
+        store.push([left := new(payload=LARGE_JSON)])
         assert conn.execute("select count(*) from tenure.finished_20400301").fetchone() == (1,)
         clock.move(86_400 * 1.4)
         assert store.prune(86_400, 60) == 0
         clock.move(86_400 * 1.2)
         assert store.prune(86_400, 60) == 2
         assert partitions(conn) == ["20400303", "20400304", "20400305", "20400306", "rest"]
+        assert apart(conn).keys() == {left.id}
 
 
 def test_what_has_no_partition_is_kept_in_the_default_one_and_pruned_there(
@@ -734,14 +810,16 @@ def test_what_has_no_partition_is_kept_in_the_default_one_and_pruned_there(
     store = opened(schema_dsn, clock=clock)
     with psycopg.connect(schema_dsn, autocommit=True) as conn:
         clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
-        store.push([new() for _ in range(3)])
+        store.push([new(), new(payload=LARGE_JSON), new()])
         store.settle([settlement(claim) for claim in store.claim(want())])
+        store.push([left := new(payload=LARGE_JSON)])
         store.prune(86_400, 60)
         assert "20400301" not in partitions(conn), "rows of that day are in the default partition already"
         assert conn.execute("select count(*) from tenure.finished_rest").fetchone() == (3,)
         clock.move(3 * 86_400)
         store.prune(86_400, 60)
         assert conn.execute("select count(*) from tenure.finished_rest").fetchone() == (0,)
+        assert apart(conn).keys() == {left.id}
 
 
 def test_pruning_leaves_what_it_cannot_lock_for_the_next_time(

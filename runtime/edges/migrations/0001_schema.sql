@@ -38,7 +38,7 @@ create table tenure.job (
     worker integer,
     pid integer,
     cancel boolean not null default false,
-    payload jsonb not null default '{}',
+    payload jsonb default '{}',  -- null: it is large, and in tenure.payload
     progress jsonb,
     history jsonb check (jsonb_typeof(history) = 'array'),
     texts jsonb check (jsonb_typeof(texts) = 'object'),
@@ -82,7 +82,7 @@ create table tenure.finished (
     node text,
     worker integer,
     pid integer,
-    payload jsonb not null,
+    payload jsonb,
     result jsonb,
     progress jsonb,
     history jsonb,
@@ -106,12 +106,37 @@ create table tenure.dead (
     unique_key text,
     created timestamptz not null,
     finished timestamptz not null,
-    payload jsonb not null,
+    payload jsonb,
     progress jsonb,
     history jsonb,
     texts jsonb
 );
 create index dead_finished on tenure.dead (finished, id);
+
+-- Large payloads, by the ids of their jobs: a job that ends moves from table to table, and would take a copy of its
+-- payload along. A payload is here while its job is anywhere. That a job's own column is null says that it is here.
+create table tenure.payload (
+    id uuid primary key,
+    payload jsonb not null
+);
+
+-- What may be large is compressed by LZ4 where the server has it: the default method takes ten times as long, most of
+-- the time of a push or a result of a megabyte.
+do $$
+declare
+    large record;
+begin
+    for large in
+        select a.attrelid::regclass as of, a.attname
+        from pg_attribute a join pg_class c on c.oid = a.attrelid
+        where c.relnamespace = 'tenure'::regnamespace and c.relkind in ('r', 'p') and a.atttypid = 'jsonb'::regtype
+    loop
+        execute format('alter table %s alter column %I set compression lz4', large.of, large.attname);
+    end loop;
+exception
+    when feature_not_supported then null;
+end
+$$;
 
 create table tenure.schedule (
     name text primary key check (octet_length(name) between 1 and 55),  -- `schedule:NAME` is a unique key
@@ -297,7 +322,7 @@ exception
 end
 $$;
 
--- Drop the oldest partition that ends at or before a day (UTC). False when there is none, or when the
+-- Drop the oldest partition that ends at or before a day (UTC), and the payloads of its jobs. False when there is none, or when the
 -- locks are not to be had at once.
 create function tenure.drop_day(before date) returns boolean
 language plpgsql set lock_timeout = '200ms' set timezone = 'UTC' as $$
@@ -314,6 +339,9 @@ begin
     if part is null then
         return false;
     end if;
+    execute format(
+        'delete from tenure.payload where id = any (array(select id from tenure.%I where payload is null))', part
+    );
     execute format('drop table tenure.%I', part);
     return true;
 exception
