@@ -40,6 +40,7 @@ from runtime.rules import scheduler as rules
 from runtime.rules.nodes import unserved
 
 NODE_SEEN_S = 120.0  # a node not seen for so long is taken out of the list
+PRECISE_S = 0.05  # of a long wait: the kernel may let one last a thousandth longer, select_estimate_accuracy() of Linux
 
 Incoming = Stop | Renew | Record | Progressed | Report | Declare | AnythingLeft
 
@@ -92,6 +93,7 @@ def main(ends: Ends, spec: Spec) -> int:
 
 def _wait(pipe: Pipe[Incoming], store: PostgresStore, state: rules.State, seconds: float) -> rules.Event:
     """Wait for a message, a notification or the time; a statement may have brought notifications along."""
+    seconds = seconds if seconds <= 2 * PRECISE_S else seconds - PRECISE_S
     if not state.listening:
         select.select([pipe.read_fd], [], [], seconds)
         return rules.Waited()

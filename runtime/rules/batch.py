@@ -1,8 +1,9 @@
 """How many jobs to claim at once: as many as will be finished soon.
 
 A batch is about `TARGET_S` of work, by the average duration of late: a slow job must not sit behind another in one
-worker's hands while another worker idles; but each exchange keeps a worker waiting, 3 ms where all cores are busy. One slow job among quick ones says little (on a busy machine any job may
-be off the processor for a while), and what waits behind it is taken back by the supervisor.
+worker's hands while another worker idles; but each exchange keeps a worker waiting, 3 ms where all cores are busy. One
+slow job among quick ones says little (on a busy machine any job may be off the processor for a while), and what waits
+behind it is taken back by the supervisor.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 TARGET_S = 0.1
 LIMIT_MAX = 250  # more gain nothing: an exchange of 100 costs a fifth more a job
 GROWTH = 4  # a batch is at most so many times the one before: one quick job proves little
+FIRST = 10  # after a wait: to claim the most takes 10 ms, in which none of them begins
 WEIGHT = 0.3  # of the newest batch in the average
 
 
@@ -30,3 +32,8 @@ def after_batch(pace: Pace, jobs: int, took_s: float) -> Pace:
     job_s = newest_s if pace.job_s is None else (1 - WEIGHT) * pace.job_s + WEIGHT * newest_s
     fitting = int(TARGET_S / max(job_s, TARGET_S / LIMIT_MAX))
     return Pace(job_s, max(1, min(fitting, pace.limit * GROWTH, LIMIT_MAX)))
+
+
+def after_wait(pace: Pace) -> Pace:
+    """The pace of a worker that had nothing to do: what comes next is most often little, and if not, grows at once."""
+    return Pace(pace.job_s, min(pace.limit, FIRST))

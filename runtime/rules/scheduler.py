@@ -209,6 +209,7 @@ class State:
     queues: tuple[str, ...]
     reclaim_every_s: float
     call: Call | None = None  # under way
+    called_s: float = 0.0  # since then
     listening: bool = False
     catch_up_at_s: float | None = None
     records: deque[Record] = field(default_factory=deque[Record])
@@ -375,7 +376,11 @@ def _after_look(state: State, outlook: Outlook, now_s: float) -> list[Message]:
         state.due_since_s = now_s
     if outlook.kicked:
         _make_runs(state, now_s)
-    state.due_at_s = None if outlook.next_due_s is None else now_s + outlook.next_due_s + DUE_MARGIN_S
+    # Counted from when we asked: the database says so of the moment when its transaction began, and the answer has taken
+    # some milliseconds since. What comes too early finds nothing due, and the look that goes with it says when.
+    state.due_at_s = (
+        None if outlook.next_due_s is None else state.called_s + outlook.next_due_s + DUE_MARGIN_S
+    )
     if outlook.next_tick_s is not None:
         state.tick_at_s = max(now_s + outlook.next_tick_s, state.no_tick_before_s)
     else:
@@ -423,7 +428,7 @@ def _next(state: State, now_s: float) -> Action:
         return Leave(EXIT_OK)
     call = _next_call(state, now_s) if now_s >= state.retry_at_s else None
     if call is not None:
-        state.call = call
+        state.call, state.called_s = call, now_s
         return Do(call)
     return Wait(max(_wake_up_at(state, now_s) - now_s, 0.0))
 

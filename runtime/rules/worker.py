@@ -213,6 +213,8 @@ def _after_exchange(state: State, event: Got, now_s: float) -> list[Claimed]:
     full = len(event.claims) >= state.asked
     state.rewind = not full and not (state.rewound and not event.claims)
     state.idle = state.rewound and not event.claims
+    if state.idle:
+        state.pace = batch.after_wait(state.pace)
     if not event.claims and not state.idle:
         return []
     message = Claimed(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.rules.batch import GROWTH, LIMIT_MAX, TARGET_S, Pace, after_batch
+from runtime.rules.batch import FIRST, GROWTH, LIMIT_MAX, TARGET_S, Pace, after_batch, after_wait
 
 
 def pace_of(job_s: float, batches: int = 20) -> Pace:
@@ -38,6 +38,16 @@ def test_slow_jobs_are_soon_claimed_one_at_a_time() -> None:
 def test_nothing_run_teaches_nothing() -> None:
     pace = pace_of(0.001)
     assert after_batch(pace, 0, 0.0) == pace
+
+
+@pytest.mark.parametrize("job_s", [0.0001, 60.0])
+def test_after_a_wait_few_are_claimed_and_soon_as_many_as_before(job_s: float) -> None:
+    pace = pace_of(job_s)
+    waited = after_wait(pace)
+    assert waited.limit == min(pace.limit, FIRST)
+    for _ in range(3):
+        waited = after_batch(waited, waited.limit, waited.limit * job_s)
+    assert waited.limit == pace.limit
 
 
 @given(jobs=st.lists(st.floats(0.0, 10.0), min_size=1, max_size=60))

@@ -177,6 +177,17 @@ def test_it_sleeps_until_the_next_job_is_due_and_then_wakes_a_worker() -> None:
     assert any(isinstance(one, Woken) for one in it.said)
 
 
+def test_a_slow_answer_makes_nobody_late() -> None:
+    it = Driven()
+    it.outlook = Outlook(due_now=False, next_due_s=3.0)
+    action = it(scheduler.Begun())
+    while isinstance(action, Do) and not isinstance(action.call, Look):
+        action = it.answer(action)
+    it.now_s += 1.0
+    it.settle(action)
+    assert it.wait_s == pytest.approx(2.0, abs=0.01)
+
+
 def test_an_ended_lease_is_reclaimed() -> None:
     it = Driven()
     it.outlook = Outlook(due_now=False, lease_end_s=-0.5)

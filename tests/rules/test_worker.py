@@ -8,7 +8,7 @@ from runtime.model.exits import EXIT_OK, EXIT_RECYCLED
 from runtime.model.jobs import Claim, Ending, Lease, Settlement, State
 from runtime.model.messages import Claimed, Stop, Wake
 from runtime.rules import worker
-from runtime.rules.batch import Pace
+from runtime.rules.batch import FIRST, LIMIT_MAX, Pace
 from runtime.rules.worker import Exchange, Got, Leave, Lost, Ran, Revoked, Run, Told, TooLate, Wait, Waited
 
 LEASE_S = 30.0
@@ -71,6 +71,14 @@ def test_it_idles_only_after_a_look_at_the_head_and_says_so_once() -> None:
     assert it(it.got()) == Wait(None)
     assert [one.claims for one in it.said] == [()]
     assert it.exchange(Told(Wake())).rewind
+
+
+def test_after_it_idled_it_claims_few() -> None:
+    it = Driven()
+    it.state.pace = Pace(job_s=0.0001, limit=LIMIT_MAX)
+    assert it.exchange(worker.Begun()).limit == LIMIT_MAX
+    it(it.got())
+    assert it.exchange(Told(Wake())).limit == FIRST
 
 
 def test_a_claim_that_waited_is_not_begun_and_goes_back() -> None:
