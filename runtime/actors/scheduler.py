@@ -145,7 +145,7 @@ def _call(store: PostgresStore, spec: Spec, call: rules.Call) -> rules.Answer:
         case rules.Unserved():
             _warn_of_unserved(store)
         case rules.Prune():
-            store.prune(config.retention.finished, NODE_SEEN_S)
+            return store.prune(config.retention.finished, NODE_SEEN_S)
         case rules.Forget():
             store.forget(spec.node)
     return None

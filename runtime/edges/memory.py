@@ -588,8 +588,8 @@ class MemoryStore:
     def forget(self, node: str) -> None:
         self._nodes.pop(node, None)
 
-    def prune(self, finished_s: float, nodes_s: float) -> int:
-        """As the contract says, by whole days (UTC); there are no partitions here, so it returns 0."""
+    def prune(self, finished_s: float, nodes_s: float) -> bool:
+        """As the contract says, by whole days (UTC), all at once."""
         now = self._clock()
         before = values.day_of(now - timedelta(seconds=finished_s))
         self._jobs = {
@@ -601,7 +601,7 @@ class MemoryStore:
         }
         seen_after = now - timedelta(seconds=nodes_s)
         self._nodes = {id: node for id, node in self._nodes.items() if node.seen and node.seen >= seen_after}
-        return 0
+        return False
 
     def close(self) -> None:
         """Nothing to close."""

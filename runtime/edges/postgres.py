@@ -74,8 +74,8 @@ RETRY_ROWS = 500  # dead jobs that one transaction looks at
 LANES_LIMIT = 1000  # lanes looked at by one rewinding claim; the next one goes on behind them
 WORDS_LIMIT = 1000  # different notifications kept until they are asked for
 TRIES = 5  # of a transaction that lost a deadlock
-REST_ROWS = 1000  # rows a statement deleted from the default partition
-REST_ROUNDS = 20  # such statements a prune
+LARGE_ROWS = 100  # jobs with large payloads that one prune deletes
+REST_ROWS = 1000  # rows that one prune deletes from the default partition
 
 BROKEN_RULES = (psycopg.DataError, psycopg.IntegrityError, UnicodeEncodeError)
 
@@ -694,17 +694,15 @@ class PostgresStore:
     def forget(self, node: str) -> None:
         self._run(statements.FORGET, id=node)
 
-    def prune(self, finished_s: float, nodes_s: float) -> int:
+    def prune(self, finished_s: float, nodes_s: float) -> bool:
         """As the contract says, by whole days (UTC), in small steps; what it cannot lock, it leaves for next time."""
         self._run(statements.PRUNE_NODES, nodes_s=nodes_s)
         self._rows(statements.ADD_DAYS)
-        dropped = 0
+        if self._run(statements.PRUNE_LARGE, finished_s=finished_s, limit=LARGE_ROWS) == LARGE_ROWS:
+            return True  # the others like these go before the days do
         while self._rows(statements.DROP_DAY, finished_s=finished_s) == [(True,)]:
-            dropped += 1
-        for _ in range(REST_ROUNDS):
-            if self._run(statements.PRUNE_REST, finished_s=finished_s, limit=REST_ROWS) < REST_ROWS:
-                break
-        return dropped
+            pass
+        return self._run(statements.PRUNE_REST, finished_s=finished_s, limit=REST_ROWS) == REST_ROWS
 
 
 async def push_over(conn: psycopg.AsyncConnection[Any], push: Push[T]) -> T:

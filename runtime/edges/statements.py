@@ -95,6 +95,7 @@ with new as (
     insert into tenure.payload (id, payload)
     select id, payload::jsonb from new
     where octet_length(payload) >= %(large)s::int and id = any (array(select id from added))
+    on conflict (id) do update set payload = excluded.payload  -- of a job that somebody has deleted by hand
 ), words as (
     select distinct case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word
     from added
@@ -178,7 +179,7 @@ with it as (
         payload = %(payload)s::text::jsonb
     from it where j.id = it.id and it.state = 'queued'
     returning j.id, j.queue, j.due
-), small as (
+), apart as (
     delete from tenure.payload large using moved where large.id = moved.id
 ), words as (
     select case when due <= coalesce(%(now)s::timestamptz, now()) then queue else '@later' end as word from moved
@@ -978,23 +979,40 @@ select tenure.drop_day(
 )
 """
 
-PRUNE_REST = """
--- Delete a batch of what ended before the retention from the default partition; a row for each.
+PRUNE_LARGE = """
+-- Delete a batch of jobs that ended before the retention and have large payloads, and these; a row for each.
+-- Holds: what is dropped with its partition, or deleted without a look, leaves no payload behind.
 -- Locks: those rows; one that is locked is skipped.
+-- Needs: finished_large and finished_id.
 with gone as (
-    delete from tenure.finished_rest where ctid = any (array(
-        select ctid from tenure.finished_rest
-        where finished < date_trunc(
-            'day', coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(finished_s)s::float8), 'UTC'
-        )
-        limit %(limit)s::int
-        for update skip locked
-    ))
-    returning id, payload is null as is_large
+    delete from tenure.finished
+    where id = any (array(
+            select id from tenure.finished
+            where payload is null
+                and finished < date_trunc(
+                    'day', coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(finished_s)s::float8), 'UTC'
+                )
+            limit %(limit)s::int
+            for update skip locked
+        ))
+    returning id
 ), payloads as (
-    delete from tenure.payload where id = any (array(select id from gone where is_large))
+    delete from tenure.payload where id = any (array(select id from gone))
 )
 select from gone
+"""
+
+PRUNE_REST = """
+-- Delete a batch of what ended before the retention from the default partition.
+-- Locks: those rows; one that is locked is skipped.
+delete from tenure.finished_rest where ctid = any (array(
+    select ctid from tenure.finished_rest
+    where finished < date_trunc(
+        'day', coalesce(%(now)s::timestamptz, now()) - make_interval(secs => %(finished_s)s::float8), 'UTC'
+    )
+    limit %(limit)s::int
+    for update skip locked
+))
 """
 
 

@@ -285,11 +285,11 @@ class Store(Protocol):
 
     def forget(self, node: str) -> None: ...
 
-    def prune(self, finished_s: float, nodes_s: float) -> int:
+    def prune(self, finished_s: float, nodes_s: float) -> bool:
         """Drop what ended longer ago than `finished_s`, and nodes not seen for `nodes_s`.
 
         Ended jobs go by whole days (UTC): those of a day go when all of it is that long ago. Also makes
-        room ahead for what will end. Dead jobs are never pruned. Returns how many partitions were dropped.
+        room ahead for what will end. Dead jobs are never pruned. True: there is more; each call takes little time.
         """
         ...
 

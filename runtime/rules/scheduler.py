@@ -106,7 +106,7 @@ class Unserved:
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """Drop what is past its retention."""
+    """Drop some of what is past its retention. Answered with whether there is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +358,8 @@ def _after(state: State, answer: Answer, now_s: float) -> list[Message]:
             return [Nothing()]
         case Left(), _:
             state.left_at_s = now_s + LEFT_EVERY_S
+        case Prune(), True:
+            state.prune_at_s = now_s
         case Prune(), _:
             state.prune_at_s = now_s + PRUNE_EVERY_S
             state.declare = state.declare or state.declared

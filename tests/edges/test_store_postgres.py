@@ -23,7 +23,7 @@ from psycopg.rows import dict_row
 
 from runtime.edges import migrate, postgres, statements
 from runtime.edges.ids import canonical, new_id, new_ids
-from runtime.edges.postgres import PostgresStore
+from runtime.edges.postgres import LARGE_ROWS, PostgresStore
 from runtime.edges.pushing import COPY_ROWS, LARGE, PUSH_CHARACTERS, PUSH_ROWS, _parts, push_all, push_new
 from runtime.errors import StoreUnavailable
 from runtime.model.jobs import HISTORY_LIMIT, Claim, Failure, Kick, Lease, NewSchedule, State
@@ -606,7 +606,7 @@ def test_a_lost_deadlock_is_tried_again(real: PostgresStore) -> None:
 
 def test_two_stores_that_lock_the_same_jobs_do_not_deadlock(real: PostgresStore, clean_dsn: str) -> None:
     code = f"""
-from runtime.edges.postgres import PostgresStore
+from runtime.edges.postgres import LARGE_ROWS, PostgresStore
 from runtime.edges.pushing import push_all
 from runtime.model.jobs import Lease, Progress
 store = PostgresStore({clean_dsn!r})
@@ -646,7 +646,7 @@ def test_processes_that_claim_together_never_get_the_same_lease_and_lose_nothing
 ) -> None:
     code = f"""
 import msgspec
-from runtime.edges.postgres import PostgresStore
+from runtime.edges.postgres import LARGE_ROWS, PostgresStore
 from runtime.edges.pushing import push_all
 from runtime.model.jobs import Ending, Holder, Settlement, State, Want
 store = PostgresStore({clean_dsn!r})
@@ -750,6 +750,17 @@ def test_a_small_payload_takes_the_place_of_a_large_one(
     assert (bytes(real.status(job.id).payload), apart(conn)) == (b'{"n": 2}', {})
 
 
+def test_a_payload_that_was_left_behind_is_in_nobodys_way(
+    real: PostgresStore, conn: psycopg.Connection
+) -> None:
+    job = new(payload=LARGE_JSON)
+    real.push([job])
+    conn.execute("delete from tenure.job")
+    again = msgspec.structs.replace(job, payload=json.dumps({"large": "y" * LARGE}))
+    assert real.push([again]) == [job.id]
+    assert json.loads(real.claim(want())[0].payload) == json.loads(again.payload)
+
+
 def test_a_job_whose_payload_is_nowhere_harms_no_neighbour(
     real: PostgresStore, conn: psycopg.Connection
 ) -> None:
@@ -797,11 +808,28 @@ def test_pruning_makes_partitions_ahead_and_drops_them_behind(
         store.push([left := new(payload=LARGE_JSON)])
         assert conn.execute("select count(*) from tenure.finished_20400301").fetchone() == (1,)
         clock.move(86_400 * 1.4)
-        assert store.prune(86_400, 60) == 0
+        store.prune(86_400, 60)
+        assert partitions(conn)[0] == "20400301"
         clock.move(86_400 * 1.2)
-        assert store.prune(86_400, 60) == 2
+        store.prune(86_400, 60)
         assert partitions(conn) == ["20400303", "20400304", "20400305", "20400306", "rest"]
         assert apart(conn).keys() == {left.id}
+
+
+def test_a_prune_deletes_large_payloads_in_small_steps_and_their_day_last(
+    schema_dsn: str, clock: Clock, opened: Opener
+) -> None:
+    store = opened(schema_dsn, clock=clock)
+    with psycopg.connect(schema_dsn, autocommit=True) as conn:
+        clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
+        store.prune(86_400, 60)
+        store.push([new(payload=LARGE_JSON) for _ in range(LARGE_ROWS + 1)])
+        store.settle([settlement(claim) for claim in store.claim(want(limit=LARGE_ROWS + 1))])
+        clock.move(3 * 86_400)
+        assert store.prune(86_400, 60)
+        assert (len(apart(conn)), partitions(conn)[0]) == (1, "20400301")
+        assert not store.prune(86_400, 60)
+        assert (len(apart(conn)), partitions(conn)[0]) == (0, "20400303")
 
 
 def test_what_has_no_partition_is_kept_in_the_default_one_and_pruned_there(
@@ -831,9 +859,11 @@ def test_pruning_leaves_what_it_cannot_lock_for_the_next_time(
     clock.move(10 * 86_400)
     with psycopg.connect(schema_dsn) as reader:
         reader.execute("select from tenure.finished")
-        assert store.prune(86_400, 60) == 0
+        store.prune(86_400, 60)
+        assert partitions(reader)[0] == "20400301"
         reader.rollback()
-    assert store.prune(86_400, 60) == 3
+        store.prune(86_400, 60)
+        assert partitions(reader)[0] > "20400303"
 
 
 def test_ids_rise_and_have_one_text(monkeypatch: pytest.MonkeyPatch) -> None:

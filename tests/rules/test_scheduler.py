@@ -12,6 +12,7 @@ from runtime.model.messages import AnythingLeft, Message, Record, Recorded, Rene
 from runtime.rules import scheduler
 from runtime.rules.scheduler import (
     CATCH_UP_S,
+    PRUNE_EVERY_S,
     Answered,
     Cancels,
     CatchUp,
@@ -44,6 +45,7 @@ class Driven:
         self.outlook = QUIET
         self.caught_up = True
         self.said: list[Message] = []
+        self.more: list[bool] = []  # to prune, the next answer last
         self.kicks: list[int] = []  # that are taken out, the next ones last
 
     def __call__(self, event: scheduler.Event) -> scheduler.Action:
@@ -66,6 +68,8 @@ class Driven:
                 return self(Answered(self.kicks.pop() if self.kicks else 0))
             case Cancels():
                 return self(Answered([]))
+            case Prune():
+                return self(Answered(self.more.pop() if self.more else False))
             case Left():
                 return self(Answered(True))
             case CatchUp():
@@ -175,6 +179,14 @@ def test_it_sleeps_until_the_next_job_is_due_and_then_wakes_a_worker() -> None:
     it.now_s += it.wait_s
     it.settle(it(Waited()))
     assert any(isinstance(one, Woken) for one in it.said)
+
+
+def test_it_prunes_on_while_there_is_more_and_then_in_an_hour() -> None:
+    it = Driven()
+    it.more = [False, True, True]
+    assert it.settle(it(scheduler.Begun())).count(Prune()) == 3
+    it.now_s += PRUNE_EVERY_S
+    assert it.settle(it(Waited())).count(Prune()) == 1
 
 
 def test_a_slow_answer_makes_nobody_late() -> None:
