@@ -45,7 +45,7 @@ def test_after_a_wait_few_are_claimed_and_soon_as_many_as_before(job_s: float) -
     pace = pace_of(job_s)
     waited = after_wait(pace)
     assert waited.limit == min(pace.limit, FIRST)
-    for _ in range(3):
+    for _ in range(4):
         waited = after_batch(waited, waited.limit, waited.limit * job_s)
     assert waited.limit == pace.limit
 
