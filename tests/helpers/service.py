@@ -94,10 +94,12 @@ class Service:
 
 
 def children(pid: int) -> set[int]:
+    """The pids of a process's children; none when it ends meanwhile."""
     found: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found.update(int(child) for child in task.read_text().split())
+    with contextlib.suppress(OSError):
+        for task in list(Path(f"/proc/{pid}/task").iterdir()):
+            with contextlib.suppress(OSError):
+                found.update(int(child) for child in (task / "children").read_text().split())
     return found
 
 
