@@ -13,9 +13,7 @@ import msgspec
 TARGET_S = 0.1
 LIMIT_MAX = 250  # more gain nothing: an exchange of 100 costs a fifth more a job
 GROWTH = 4  # a batch is at most so many times the one before: one quick job proves little
-FIRST = (
-    1  # after a wait: what else there is, others that wait get, and the first begins before all are claimed
-)
+FIRST = 2  # after a wait: with 1 a lone job would seem to leave more, and another worker be woken beside it
 WEIGHT = 0.3  # of the newest batch in the average
 
 
