@@ -228,17 +228,25 @@ class PostgresStore:
 
     @contextmanager
     def _available(self) -> Iterator[None]:
-        """Say that the database is away where psycopg does, and let go of a connection of ours."""
+        """Say that the database is away where psycopg does. Let go of a connection of ours then, and of one that an
+        interrupt, Ctrl-C or the end of an attempt, has left in the middle of a statement.
+        """
         try:
             yield
         except psycopg.Error as error:
             if not _is_away(error):
                 raise
-            if not self._borrowed and self._conn is not None:
-                conn, self._conn = self._conn, None
-                with suppress(psycopg.Error):
-                    conn.close()
+            self._let_go()
             raise StoreUnavailable(str(error).strip() or type(error).__name__) from error
+        finally:
+            if self._conn and self._conn.pgconn.transaction_status == TransactionStatus.ACTIVE:
+                self._let_go()
+
+    def _let_go(self) -> None:
+        if not self._borrowed and self._conn is not None:
+            conn, self._conn = self._conn, None
+            with suppress(psycopg.Error):
+                conn.close()
 
     def _transact(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
         """Do work that is one statement or one transaction, again when it lost a deadlock."""

@@ -590,6 +590,16 @@ def test_a_bug_in_a_statement_is_no_outage(real: PostgresStore) -> None:
     assert real.counts()
 
 
+def test_an_interrupt_in_the_middle_of_a_statement_costs_the_next_call_nothing(real: PostgresStore) -> None:
+    def interrupted(conn: psycopg.Connection) -> None:
+        conn.pgconn.send_query(b"select pg_sleep(60)")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        real._transact(interrupted)
+    assert real.push([job := new()]) == [job.id]
+
+
 def test_a_lost_deadlock_is_tried_again(real: PostgresStore) -> None:
     tries = []
 
