@@ -176,7 +176,7 @@ def test_it_stops_cleanly_when_interrupted(place: Path, tree: Path, signum: int)
         wait_for(lambda: State.DONE in states(place), within_s=60)
         family = playing.family()
         os.killpg(playing.process.pid, signum)  # as a terminal does
-        assert playing.process.wait(20) == 130
+        assert playing.process.wait(20) == 130, playing.said
         assert "Traceback" not in playing.said
     assert not {pid for pid in family if is_alive(pid)}
     assert not living_pid(place / "demo" / "postgres")

@@ -483,7 +483,7 @@ class PostgresStore:
     ) -> tuple[set[Lease], list[Claim]]:
         """Settle and claim. It is one round trip, with a rewind two, and a pipeline is one transaction by itself.
 
-        A claim alone needs none, also with a rewind: that only looks. A pipeline would take twice the time.
+        A claim alone needs none, also with a rewind: that only looks for lanes, and the claim takes what it then finds.
         """
         if want is None:
             with self._whole(conn, several=any(one.kicks for one in told)):

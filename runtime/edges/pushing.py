@@ -29,9 +29,7 @@ Push = Generator[tuple[str, dict[str, Any] | Iterator[Row]], list[TupleRow], T]
 PUSH_ROWS = 1000  # jobs a statement
 COPY_ROWS = 200  # jobs from which on COPY, with its four round trips more, is the faster
 PUSH_CHARACTERS = 4_194_304  # of payloads a statement, unless one is longer
-LARGE = (
-    16_384  # characters: so long a payload has a row of its own, which stays where it is when its job moves
-)
+LARGE = 16_384  # characters: so long a payload has a row of its own, which stays when its job moves
 ROUNDS = 10  # of a push whose unique key is taken, and then no longer when its holder is asked for
 NEW_COLUMNS = ("ids", "kinds", "queues", "priorities", "dues", "delays", "uniques", "payloads")
 

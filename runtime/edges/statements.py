@@ -67,7 +67,8 @@ end
 
 PUSH = """
 -- Queue new jobs; the ids that were added.
--- Holds: as PUSH_NEW. A large payload goes into its own table, and stays there while its job moves. A known id, live or ended, adds nothing, and neither does a taken unique key.
+-- Holds: as PUSH_NEW. A known id, live or ended, adds nothing, and neither does a taken unique key. A large payload
+--   goes into a table of its own, and stays there while its job moves.
 -- Locks: as PUSH_NEW; waits for a concurrent push of the same id or unique key to end.
 -- Needs: the primary keys and finished_id. "offset 0" keeps each check a probe of its index, where a join
 --   would read a whole table as soon as the statistics are wrong.
@@ -135,7 +136,7 @@ copy tenure.job (id, kind, queue, priority, due, created, payload) from stdin
 """
 
 COPY_LARGE = """
--- Put the large payloads of new jobs into their own table: with COPY.
+-- Put the large payloads, which are null in COPY, into their own table.
 -- Locks: the new rows.
 -- Needs: rows of text in this order.
 copy tenure.payload (id, payload) from stdin
@@ -608,19 +609,22 @@ with large as (
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
     null::timestamptz, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid,
-    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end, null, history::text, texts::text
+    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end,
+    null, history::text, texts::text
 from tenure.job where id = %(id)s::uuid
 union all
 select
     id::text, kind, queue, priority, state, due, attempt, failures, crashes, interruptions, unique_key, created,
     finished, progress::text, history -> -1 ->> 'code', epoch, started, node, worker, pid,
-    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end, result::text, history::text, texts::text
+    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end,
+    result::text, history::text, texts::text
 from tenure.finished where id = %(id)s::uuid
 union all
 select
     id::text, kind, queue, priority, 'dead', due, attempt, failures, crashes, interruptions, unique_key, created,
     finished, progress::text, history -> -1 ->> 'code', epoch, null, null, null, null,
-    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end, null, history::text, texts::text
+    case when %(payload)s::boolean then coalesce(payload, (select large.payload from large))::text end,
+    null, history::text, texts::text
 from tenure.dead where id = %(id)s::uuid
 """
 

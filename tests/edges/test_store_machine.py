@@ -24,6 +24,7 @@ from runtime.edges.postgres import PostgresStore
 from runtime.edges.pushing import LARGE
 from runtime.model.exits import Certificate, Progress, Verdict
 from runtime.model.jobs import Ending, Failure, Holder, Kick, Lease, NewJob, NewSchedule, NodeView, State
+from tests.edges.conftest import EMPTY
 from tests.helpers.jobs import new, settlement, want
 
 DAY_S = 86_400.0
@@ -92,10 +93,7 @@ class Stores(RuleBasedStateMachine):
         self.now = datetime(2026, 3, 1, 12, tzinfo=UTC)
         self.memory = MemoryStore(lambda: self.now)
         self.postgres = PostgresStore(self.dsn, clock=lambda: self.now)
-        self.postgres._open().execute(
-            "truncate tenure.job, tenure.finished, tenure.dead, tenure.payload, tenure.schedule, tenure.kick, tenure.node"
-        )
-
+        self.postgres._open().execute(EMPTY)
         self.given: list[Lease] = []
 
     def some(self, data: st.DataObject, most: int = 3) -> list[Lease]:

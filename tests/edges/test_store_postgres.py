@@ -616,7 +616,7 @@ def test_a_lost_deadlock_is_tried_again(real: PostgresStore) -> None:
 
 def test_two_stores_that_lock_the_same_jobs_do_not_deadlock(real: PostgresStore, clean_dsn: str) -> None:
     code = f"""
-from runtime.edges.postgres import LARGE_ROWS, PostgresStore
+from runtime.edges.postgres import PostgresStore
 from runtime.edges.pushing import push_all
 from runtime.model.jobs import Lease, Progress
 store = PostgresStore({clean_dsn!r})
@@ -656,7 +656,7 @@ def test_processes_that_claim_together_never_get_the_same_lease_and_lose_nothing
 ) -> None:
     code = f"""
 import msgspec
-from runtime.edges.postgres import LARGE_ROWS, PostgresStore
+from runtime.edges.postgres import PostgresStore
 from runtime.edges.pushing import push_all
 from runtime.model.jobs import Ending, Holder, Settlement, State, Want
 store = PostgresStore({clean_dsn!r})
@@ -805,75 +805,77 @@ def partitions(conn: psycopg.Connection) -> list[str]:
     return [name.removeprefix("finished_") for (name,) in found]
 
 
-def test_pruning_makes_partitions_ahead_and_drops_them_behind(
+@pytest.fixture
+def aging(
     schema_dsn: str, clock: Clock, opened: Opener
-) -> None:
-    store = opened(schema_dsn, clock=clock)
+) -> Iterator[tuple[PostgresStore, psycopg.Connection]]:
+    """A store at noon of 1 March 2040, and a connection to its database."""
+    clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
     with psycopg.connect(schema_dsn, autocommit=True) as conn:
-        clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
-        store.prune(86_400, 60)
-        assert partitions(conn) == ["20400301", "20400302", "20400303", "rest"]
-        store.push([new(payload=LARGE_JSON)])
-        store.settle([settlement(store.claim(want())[0])])
-        store.push([left := new(payload=LARGE_JSON)])
-        assert conn.execute("select count(*) from tenure.finished_20400301").fetchone() == (1,)
-        clock.move(86_400 * 1.4)
-        store.prune(86_400, 60)
-        assert partitions(conn)[0] == "20400301"
-        clock.move(86_400 * 1.2)
-        store.prune(86_400, 60)
-        assert partitions(conn) == ["20400303", "20400304", "20400305", "20400306", "rest"]
-        assert apart(conn).keys() == {left.id}
+        yield opened(schema_dsn, clock=clock), conn
+
+
+def test_pruning_makes_partitions_ahead_and_drops_them_behind(
+    aging: tuple[PostgresStore, psycopg.Connection], clock: Clock
+) -> None:
+    store, conn = aging
+    store.prune(86_400, 60)
+    assert partitions(conn) == ["20400301", "20400302", "20400303", "rest"]
+    store.push([new(payload=LARGE_JSON)])
+    store.settle([settlement(store.claim(want())[0])])
+    store.push([left := new(payload=LARGE_JSON)])
+    assert conn.execute("select count(*) from tenure.finished_20400301").fetchone() == (1,)
+    clock.move(86_400 * 1.4)
+    store.prune(86_400, 60)
+    assert partitions(conn) == ["20400301", "20400302", "20400303", "20400304", "rest"]
+    clock.move(86_400 * 1.2)
+    store.prune(86_400, 60)
+    assert partitions(conn) == ["20400303", "20400304", "20400305", "20400306", "rest"]
+    assert apart(conn).keys() == {left.id}
 
 
 def test_a_prune_deletes_large_payloads_in_small_steps_and_their_day_last(
-    schema_dsn: str, clock: Clock, opened: Opener
+    aging: tuple[PostgresStore, psycopg.Connection], clock: Clock
 ) -> None:
-    store = opened(schema_dsn, clock=clock)
-    with psycopg.connect(schema_dsn, autocommit=True) as conn:
-        clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
-        store.prune(86_400, 60)
-        store.push([new(payload=LARGE_JSON) for _ in range(LARGE_ROWS + 1)])
-        store.settle([settlement(claim) for claim in store.claim(want(limit=LARGE_ROWS + 1))])
-        clock.move(3 * 86_400)
-        assert store.prune(86_400, 60)
-        assert (len(apart(conn)), partitions(conn)[0]) == (1, "20400301")
-        assert not store.prune(86_400, 60)
-        assert (len(apart(conn)), partitions(conn)[0]) == (0, "20400303")
+    store, conn = aging
+    store.prune(86_400, 60)
+    store.push([new(payload=LARGE_JSON) for _ in range(LARGE_ROWS + 1)])
+    store.settle([settlement(claim) for claim in store.claim(want(limit=LARGE_ROWS + 1))])
+    clock.move(3 * 86_400)
+    assert store.prune(86_400, 60)
+    assert (len(apart(conn)), partitions(conn)[0]) == (1, "20400301")
+    assert not store.prune(86_400, 60)
+    assert (len(apart(conn)), partitions(conn)[0]) == (0, "20400303")
 
 
 def test_what_has_no_partition_is_kept_in_the_default_one_and_pruned_there(
-    schema_dsn: str, clock: Clock, opened: Opener
+    aging: tuple[PostgresStore, psycopg.Connection], clock: Clock
 ) -> None:
-    store = opened(schema_dsn, clock=clock)
-    with psycopg.connect(schema_dsn, autocommit=True) as conn:
-        clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
-        store.push([new(), new(payload=LARGE_JSON), new()])
-        store.settle([settlement(claim) for claim in store.claim(want())])
-        store.push([left := new(payload=LARGE_JSON)])
-        store.prune(86_400, 60)
-        assert "20400301" not in partitions(conn), "rows of that day are in the default partition already"
-        assert conn.execute("select count(*) from tenure.finished_rest").fetchone() == (3,)
-        clock.move(3 * 86_400)
-        store.prune(86_400, 60)
-        assert conn.execute("select count(*) from tenure.finished_rest").fetchone() == (0,)
-        assert apart(conn).keys() == {left.id}
+    store, conn = aging
+    store.push([new(), new(payload=LARGE_JSON), new()])
+    store.settle([settlement(claim) for claim in store.claim(want())])
+    store.push([left := new(payload=LARGE_JSON)])
+    store.prune(86_400, 60)
+    assert "20400301" not in partitions(conn), "rows of that day are in the default partition already"
+    assert conn.execute("select count(*) from tenure.finished_rest").fetchone() == (3,)
+    clock.move(3 * 86_400)
+    store.prune(86_400, 60)
+    assert conn.execute("select count(*) from tenure.finished_rest").fetchone() == (0,)
+    assert apart(conn).keys() == {left.id}
 
 
 def test_pruning_leaves_what_it_cannot_lock_for_the_next_time(
-    schema_dsn: str, clock: Clock, opened: Opener
+    aging: tuple[PostgresStore, psycopg.Connection], clock: Clock
 ) -> None:
-    store = opened(schema_dsn, clock=clock)
-    clock.now = datetime(2040, 3, 1, 12, tzinfo=UTC)
+    store, conn = aging
     store.prune(86_400, 60)
     clock.move(10 * 86_400)
-    with psycopg.connect(schema_dsn) as reader:
-        reader.execute("select from tenure.finished")
+    with conn.transaction():
+        conn.execute("select from tenure.finished")
         store.prune(86_400, 60)
-        assert partitions(reader)[0] == "20400301"
-        reader.rollback()
-        store.prune(86_400, 60)
-        assert partitions(reader)[0] > "20400303"
+        assert partitions(conn) == ["20400301", "20400302", "20400303", "rest"]
+    store.prune(86_400, 60)
+    assert partitions(conn) == ["20400311", "20400312", "20400313", "rest"]
 
 
 def test_ids_rise_and_have_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
