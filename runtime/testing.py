@@ -463,7 +463,7 @@ class _Watch:
         self._shared = shared
         self._show = show
         self._began_s = clock.now_s()
-        self._batch = Batch({1: self._held}, self._began_s, self._began_s)
+        self._batch = Batch({1: self._held}, self._began_s, self._began_s, self._began_s)
         self._bounds = Bounds(lease_s=0.0, kill_after_s=kill_after_s, memory_bytes=None, fencing=False)
         self._intent: Intent | None = None
         self._exit: Exit | None = None

@@ -15,8 +15,10 @@ from runtime.model.messages import Claimed, Held, Limits
 from runtime.rules import budgets
 from runtime.rules.lease import fence_at_s
 
-HOARD_S = 0.1  # a job that has run for so long keeps no other claims waiting behind it
+HOARD_S = 0.25  # a job that has run for so long keeps no other claims waiting behind it
 BATCH_S = 1.0  # nor does a batch that is not over after so long, however short its jobs
+SHARE_S = 0.02  # of work that has not begun: so much is worth another worker's while that has nothing to do
+PROOF_S = 0.01  # of a batch, before its pace says anything
 MEMORY_EVERY_S = 0.25  # how often the memory of a limited job is read
 GENTLE = (Verdict.TIMEOUT, Verdict.STALLED, Verdict.CANCELLED)  # told first, killed later
 
@@ -52,6 +54,7 @@ class Batch:
     claims: dict[int, Held]
     claimed_s: float  # when the claim was sent
     confirmed_s: float  # when the claim, or the last confirmed renewal, was sent
+    heard_s: float  # when it was reported, and the first of them began, or soon after
     revoked: bool = False
     lost: set[int] = field(default_factory=set[int])
     cancels: set[int] = field(default_factory=set[int])
@@ -60,8 +63,8 @@ class Batch:
         return next((number for number, held in self.claims.items() if held.lease == lease), None)
 
 
-def batch_of(message: Claimed) -> Batch:
-    return Batch(dict(enumerate(message.claims, message.first)), message.sent_s, message.sent_s)
+def batch_of(message: Claimed, now_s: float) -> Batch:
+    return Batch(dict(enumerate(message.claims, message.first)), message.sent_s, message.sent_s, now_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +120,10 @@ def next_look_at_s(
     kinds: dict[str, Limits],
     bounds: Bounds,
     now_s: float,
+    *,
+    idle: bool = False,
 ) -> float:
-    """When the board must be read again at the latest, after `now_s`.
+    """When the board must be read again at the latest, after `now_s`. `idle` as in `hoards_at_s`.
 
     A job that begins later ends its patience later than one that would begin now: so the shortest
     patience of the batch, from now, is early enough for all that have not begun.
@@ -127,7 +132,7 @@ def next_look_at_s(
     moments = [bounds.fence_at_s(batch)]
     moments += [now_s + min(one.timeout_s, one.stall_s or one.timeout_s) for one in limits]
     if len(batch.claims) > 1 and not batch.revoked:
-        moments.append(hoards_at_s(batch, glance, now_s))
+        moments.append(hoards_at_s(batch, glance, now_s, idle=idle))
     if any(bounds.memory_of(one) for one in limits):
         moments.append(now_s + MEMORY_EVERY_S)
     if intent is not None:
@@ -141,14 +146,21 @@ def next_look_at_s(
     return min(moment for moment in (*moments, float("inf")) if moment > now_s)
 
 
-def hoards_at_s(batch: Batch, glance: Glance, now_s: float) -> float:
+def hoards_at_s(batch: Batch, glance: Glance, now_s: float, *, idle: bool = False) -> float:
     """From when on claims not begun are taken from their worker, and are anybody's again.
 
     What counts is the job that runs, not the age of the batch: on a busy machine short jobs take long together,
-    and giving the rest back would only add work. Between two jobs, the next one might begin now.
+    and giving the rest back would only add work. Between two jobs, the next one might begin now. While another
+    worker is `idle` much less is a hoard: what will take this one `SHARE_S` more, at the pace of the batch so far.
     """
-    began_s = glance.started_s if glance.number in batch.claims else now_s
-    return min(began_s + HOARD_S, batch.claimed_s + BATCH_S)
+    runs = glance.number in batch.claims
+    began_s = glance.started_s if runs else now_s
+    at_s = min(began_s + HOARD_S, batch.claimed_s + BATCH_S)
+    begun = sum(number <= glance.number for number in batch.claims)
+    left = len(batch.claims) - begun
+    if not idle or not left:
+        return at_s
+    return min(at_s, batch.heard_s + max(PROOF_S, SHARE_S * begun / left) if runs else now_s + PROOF_S)
 
 
 def settle_dead(

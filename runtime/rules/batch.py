@@ -1,16 +1,16 @@
 """How many jobs to claim at once: as many as will be finished soon.
 
-A batch is about `TARGET_S` of work, by the average duration of late: a slow job must not sit behind another in one
-worker's hands while another worker idles; but each exchange keeps a worker waiting, 3 ms where all cores are busy. One
-slow job among quick ones says little (on a busy machine any job may be off the processor for a while), and what waits
-behind it is taken back by the supervisor.
+A batch is about `TARGET_S` of work, by the average duration of late. More would keep outcomes from being known; less
+would waste time, since each exchange keeps a worker waiting, 4 ms where all cores are busy. One slow job among quick
+ones says little (on a busy machine any job may be off the processor for a while). What waits behind it, or is left
+when another worker has nothing to do, is taken back by the supervisor.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-TARGET_S = 0.1
+TARGET_S = 0.25
 LIMIT_MAX = 250  # more gain nothing: an exchange of 100 costs a fifth more a job
 GROWTH = 4  # a batch is at most so many times the one before: one quick job proves little
 FIRST = 2  # after a wait: with 1 a lone job would seem to leave more, and another worker be woken beside it

@@ -268,10 +268,14 @@ def _after_claim(state: State, slot: Slot, message: Claimed, now_s: float, out: 
         slot.batch, slot.idle, slot.check_at_s = None, True, float("inf")
         if state.wake_pending:
             _wake_one(state, out)
+        if _is_any_idle(state):
+            _seek_hoards(state, now_s)
         return
     slot.idle = False
-    slot.batch = batch_of(message)
-    slot.check_at_s = next_look_at_s(slot.batch, slot.glance, None, slot.kinds, state.settings.bounds, now_s)
+    slot.batch = batch_of(message, now_s)
+    slot.check_at_s = next_look_at_s(
+        slot.batch, slot.glance, None, slot.kinds, state.settings.bounds, now_s, idle=_is_any_idle(state)
+    )
     if now_s >= message.sent_s + HOARD_S:
         slot.check_at_s = now_s  # heard of late: some of its limits may have passed
     state.round_at_s = min(state.round_at_s, now_s + ROUND_S)
@@ -286,12 +290,27 @@ def _after_claim(state: State, slot: Slot, message: Claimed, now_s: float, out: 
 def _wake_one(state: State, out: list[Effect], *, remember: bool = True) -> None:
     """Wake one idle worker; it reports what it got, and a full batch wakes the next."""
     for slot in state.workers:
-        if slot.idle and slot.phase == "up" and not slot.killed:
+        if _can_take(slot):
             slot.idle = False
             state.wake_pending = False
             out.append(Say(slot.name, Wake()))
             return
     state.wake_pending |= remember
+
+
+def _can_take(slot: Slot) -> bool:
+    return slot.idle and slot.phase == "up" and not slot.killed
+
+
+def _is_any_idle(state: State) -> bool:
+    return any(_can_take(slot) for slot in state.workers)
+
+
+def _seek_hoards(state: State, now_s: float) -> None:
+    """A worker has nothing to do: does another one hold more than it has to?"""
+    for slot in state.workers:
+        if slot.batch and len(slot.batch.claims) > 1 and not slot.batch.revoked:
+            slot.check_at_s = now_s
 
 
 def _all_idle(state: State) -> bool:
@@ -373,11 +392,11 @@ def _judge(state: State, slot: Slot, glance: Glance, now_s: float, out: list[Eff
     if slot.intent is not None and now_s >= slot.intent.kill_at_s:
         kill(slot, out)
         return
-    waiting = len(batch.claims) > 1 or held is None
-    if waiting and not batch.revoked and now_s >= hoards_at_s(batch, glance, now_s):
+    waiting, idle = len(batch.claims) > 1 or held is None, _is_any_idle(state)
+    if waiting and not batch.revoked and now_s >= hoards_at_s(batch, glance, now_s, idle=idle):
         batch.revoked = True
         out.append(Revoke(slot.name))
-    slot.check_at_s = next_look_at_s(batch, glance, slot.intent, slot.kinds, bounds, now_s)
+    slot.check_at_s = next_look_at_s(batch, glance, slot.intent, slot.kinds, bounds, now_s, idle=idle)
 
 
 def _take_back(state: State, slot: Slot, numbers: set[int], out: list[Effect]) -> None:

@@ -17,7 +17,7 @@ from runtime.model.messages import Claimed, Held, Stop, Wake
 from runtime.rules import batch
 from runtime.rules.lease import begin_by_s, fence_at_s
 
-SETTLE_WITHIN_S = 0.1  # an outcome waits no longer than this for the rest of its batch
+SETTLE_WITHIN_S = 0.25  # an outcome waits no longer than this for the rest of its batch
 REWIND_SHARE = 0.05  # of the time, at most, goes into claims from the head of the queue
 RECONNECT_FIRST_S = 0.1
 RECONNECT_MAX_S = 3.0

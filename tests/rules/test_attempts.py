@@ -8,11 +8,15 @@ from runtime.model.exits import Exit, Verdict
 from runtime.model.jobs import Ending, Lease, State
 from runtime.model.messages import Held, Limits
 from runtime.rules.attempts import (
+    HOARD_S,
+    PROOF_S,
+    SHARE_S,
     Batch,
     Bounds,
     Glance,
     Intent,
     Remains,
+    hoards_at_s,
     next_look_at_s,
     settle_dead,
     verdict,
@@ -26,7 +30,12 @@ BOUNDS = Bounds(lease_s=30.0, kill_after_s=1.0, memory_bytes=None)
 
 
 def batch(**changes: object) -> Batch:
-    given: dict[str, object] = {"claims": {1: HELD}, "claimed_s": NOW_S, "confirmed_s": NOW_S}
+    given: dict[str, object] = {
+        "claims": {1: HELD},
+        "claimed_s": NOW_S,
+        "confirmed_s": NOW_S,
+        "heard_s": NOW_S,
+    }
     return Batch(**(given | changes))  # type: ignore[arg-type]
 
 
@@ -113,9 +122,32 @@ def test_the_next_look_is_never_in_the_past_and_never_too_late() -> None:
     assert next_look_at_s(batch(), Glance(), None, free, BOUNDS, NOW_S) == NOW_S + 3.0, "if it began now"
     two = batch(claims={1: HELD, 2: HELD})
     begun = Glance(1, NOW_S - 0.04)
-    assert next_look_at_s(two, begun, None, free, BOUNDS, NOW_S) == pytest.approx(NOW_S + 0.06), (
+    assert next_look_at_s(two, begun, None, free, BOUNDS, NOW_S) == pytest.approx(NOW_S + HOARD_S - 0.04), (
         "does it hoard?"
     )
-    assert next_look_at_s(two, Glance(), None, free, BOUNDS, NOW_S) == NOW_S + 0.1, "if it began now"
+    assert next_look_at_s(two, Glance(), None, free, BOUNDS, NOW_S) == NOW_S + HOARD_S, "if it began now"
+    assert next_look_at_s(two, begun, None, free, BOUNDS, NOW_S, idle=True) == NOW_S + SHARE_S, (
+        "another could begin the second one"
+    )
     ended = batch(claims={}, confirmed_s=NOW_S - 100.0)
     assert next_look_at_s(ended, Glance(), None, free, BOUNDS, NOW_S) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("claims", "number", "idle", "after_s"),
+    [
+        (12, 1, False, HOARD_S),
+        (12, 1, True, PROOF_S),  # however little the pace says yet
+        (2, 1, True, SHARE_S),  # as long again
+        (250, 100, True, SHARE_S * 100 / 150),
+        (250, 240, True, HOARD_S),  # it will have ended by then
+        (12, 12, True, HOARD_S),  # nothing is left
+        (12, 0, False, HOARD_S),
+        (12, 0, True, PROOF_S),  # between two jobs: how many have begun is not known
+    ],
+)
+def test_less_is_a_hoard_while_another_worker_is_idle(
+    claims: int, number: int, idle: bool, after_s: float
+) -> None:
+    held = batch(claims=dict.fromkeys(range(1, claims + 1), HELD))
+    assert hoards_at_s(held, Glance(number, NOW_S), NOW_S, idle=idle) == pytest.approx(NOW_S + after_s)

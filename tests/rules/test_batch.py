@@ -17,9 +17,9 @@ def pace_of(job_s: float, batches: int = 20) -> Pace:
 
 
 @pytest.mark.parametrize(
-    ("job_s", "limit"), [(0.0001, 250), (0.001, 100), (0.005, 20), (0.04, 2), (0.06, 1), (60.0, 1)]
+    ("job_s", "limit"), [(0.0001, 250), (0.002, 125), (0.005, 50), (0.06, 4), (0.12, 2), (0.13, 1), (60.0, 1)]
 )
-def test_a_batch_is_about_a_tenth_of_a_second_of_work(job_s: float, limit: int) -> None:
+def test_a_batch_is_about_a_quarter_of_a_second_of_work(job_s: float, limit: int) -> None:
     assert pace_of(job_s).limit == pytest.approx(limit, abs=1)
 
 

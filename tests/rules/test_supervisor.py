@@ -24,7 +24,7 @@ from runtime.model.messages import (
     Woken,
 )
 from runtime.rules import fleet, supervisor
-from runtime.rules.attempts import BATCH_S, HOARD_S, Glance
+from runtime.rules.attempts import BATCH_S, HOARD_S, SHARE_S, Glance
 from runtime.rules.fleet import SCHEDULER
 from runtime.rules.lease import fence_at_s
 from tests.rules.driver import KIND, LIMITS, Service
@@ -312,6 +312,41 @@ def test_what_is_hoarded_is_taken_back(count: int) -> None:
     effects = service.tick_until(service.now_s + BATCH_S + 1.0)
     [record] = service.said(effects, SCHEDULER, Record)
     assert record.unstarted == tuple(one.lease for one in held[begun:])
+
+
+@pytest.mark.parametrize("idles", ["before", "after", "never"])
+def test_what_a_worker_has_not_begun_is_taken_back_for_one_that_idles(idles: str) -> None:
+    service = Service().begin()
+    if idles == "before":
+        service.idle("worker 2")
+    held = service.claim("worker 1", 1, count=9)
+    if idles == "after":
+        service.idle("worker 2")
+    records = service.said(service.tick_until(service.now_s + SHARE_S), SCHEDULER, Record)
+    taken = [] if idles == "never" else [tuple(one.lease for one in held[1:])]
+    assert [record.unstarted for record in records] == taken
+
+
+@pytest.mark.parametrize("how", ["woken", "dead"])
+def test_nothing_is_taken_back_for_a_worker_that_no_longer_idles(how: str) -> None:
+    service = Service().begin()
+    service.idle("worker 2")
+    if how == "woken":
+        service.hear(SCHEDULER, Woken())
+    else:
+        service.end("worker 2")
+    service.claim("worker 1", 1, count=9)
+    assert not service.said(service.tick_until(service.now_s + SHARE_S), SCHEDULER, Record)
+
+
+def test_a_batch_that_is_as_good_as_over_is_left_to_its_worker_though_another_idles() -> None:
+    service = Service().begin()
+    service.idle("worker 2")
+    service.claim("worker 1", 1, count=9)
+    for number in range(1, 10):
+        service.boards["worker 1"] = Glance(number, service.now_s)
+        effects = service.tick_until(service.now_s + SHARE_S / 10)
+        assert not service.said(effects, SCHEDULER, Record)
 
 
 def test_a_batch_whose_jobs_go_on_is_left_to_its_worker() -> None:
