@@ -13,9 +13,9 @@ import selectors
 import signal
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
 from setproctitle import setproctitle
 
 from runtime.edges import clock, log, processes, signals
@@ -44,8 +44,7 @@ class Database(Protocol):
     def hasten(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(msgspec.Struct, frozen=True):
     """What a kind of child runs."""
 
     main: Main

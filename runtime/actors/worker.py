@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
@@ -88,8 +87,7 @@ class Spec(msgspec.Struct, frozen=True):
     number: int
 
 
-@dataclass(slots=True)
-class Outside:
+class Outside(msgspec.Struct):
     """What a worker touches: its pipe, its board, its database."""
 
     pipe: Pipe[Wake | Stop]

@@ -12,7 +12,8 @@ import os
 import stat
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on every architecture we run on
 _VERSION = 1  # a flag: answer with the ABI
@@ -37,8 +38,7 @@ WRITE = READ | _WRITE_FILE | _TRUNCATE | _REFER | (_TO_MAKE_AND_REMOVE & ~_DEVIC
 USE = _READ_FILE | _WRITE_FILE  # of a device
 
 
-@dataclass(frozen=True)
-class Allowed:
+class Allowed(msgspec.Struct, frozen=True):
     """A path, and what may be done with it and all below it."""
 
     path: str

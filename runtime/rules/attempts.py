@@ -7,7 +7,7 @@ record (`settle_dead`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from runtime.model.exits import Certificate, Exit, Progress, Verdict
 from runtime.model.jobs import Ending, Failure, Lease, Settlement
@@ -23,8 +23,7 @@ MEMORY_EVERY_S = 0.25  # how often the memory of a limited job is read
 GENTLE = (Verdict.TIMEOUT, Verdict.STALLED, Verdict.CANCELLED)  # told first, killed later
 
 
-@dataclass(frozen=True, slots=True)
-class Glance:
+class Glance(msgspec.Struct, frozen=True):
     """What a worker's board says."""
 
     number: int = 0  # of the claim being run; 0: none
@@ -36,8 +35,7 @@ class Glance:
     settles: bool = False  # its handler may have settled it itself: then it has no lease to lose
 
 
-@dataclass(frozen=True, slots=True)
-class Remains:
+class Remains(msgspec.Struct, frozen=True):
     """What a dead worker leaves: its board and journal, and what was captured of it."""
 
     glance: Glance = Glance()
@@ -47,8 +45,7 @@ class Remains:
     out_of_memory: bool = False  # the kernel's memory killer was at work
 
 
-@dataclass(slots=True)
-class Batch:
+class Batch(msgspec.Struct):
     """The claims a worker works through, by number, as it reported them."""
 
     claims: dict[int, Held]
@@ -56,8 +53,8 @@ class Batch:
     confirmed_s: float  # when the claim, or the last confirmed renewal, was sent
     heard_s: float  # when it was reported, and the first of them began, or soon after
     revoked: bool = False
-    lost: set[int] = field(default_factory=set[int])
-    cancels: set[int] = field(default_factory=set[int])
+    lost: set[int] = msgspec.field(default_factory=set[int])
+    cancels: set[int] = msgspec.field(default_factory=set[int])
 
     def number_of(self, lease: Lease) -> int | None:
         return next((number for number, held in self.claims.items() if held.lease == lease), None)
@@ -67,8 +64,7 @@ def batch_of(message: Claimed, now_s: float) -> Batch:
     return Batch(dict(enumerate(message.claims, message.first)), message.sent_s, message.sent_s, now_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Intent:
+class Intent(msgspec.Struct, frozen=True):
     """Why a worker is to be killed: for the job of this number (0: any), unless that ends before."""
 
     verdict: Verdict
@@ -76,8 +72,7 @@ class Intent:
     kill_at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """What holds for every kind of this node."""
 
     lease_s: float

@@ -7,9 +7,10 @@ speak them too.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal
+
+import msgspec
 
 from runtime.model.exits import EXIT_OK, Exit, Progress
 from runtime.model.jobs import Lease, NodeView
@@ -21,8 +22,7 @@ SCHEDULER = "scheduler"
 POSTGRES = "postgres"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     node: str
     host: str
     pid: int
@@ -48,67 +48,57 @@ class Settings:
 # -- what has happened
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """The service starts; the embedded database, if there is one, is up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spawned:
+class Spawned(msgspec.Struct, frozen=True):
     name: str
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
+class SpawnFailed(msgspec.Struct, frozen=True):
     name: str
     reason: str
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(msgspec.Struct, frozen=True):
     name: str
     message: FromChild
 
 
-@dataclass(frozen=True, slots=True)
-class Garbled:
+class Garbled(msgspec.Struct, frozen=True):
     """What a child sent is no message, or it does not read what it is sent."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(msgspec.Struct, frozen=True):
     name: str
     glance: Glance
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
+class Taken(msgspec.Struct, frozen=True):
     """The claims of these numbers were not begun, and now never will be."""
 
     name: str
     numbers: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(msgspec.Struct, frozen=True):
     name: str
     exit: Exit
     remains: Remains
     chance: float  # in [0, 1), for jitter
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     what: Literal["stop", "reload"]
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time has passed, and what the children have said up to now has been heard."""
 
 
@@ -118,43 +108,37 @@ Event = Begun | Spawned | SpawnFailed | Heard | Garbled | Looked | Taken | Exite
 # -- what to do
 
 
-@dataclass(frozen=True, slots=True)
-class Spawn:
+class Spawn(msgspec.Struct, frozen=True):
     """Start this child. Answered by Spawned or SpawnFailed."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(msgspec.Struct, frozen=True):
     name: str
     message: ToChild
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(msgspec.Struct, frozen=True):
     """SIGKILL. Answered, in time, by Exited."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """Read a worker's board. Answered by Looked at once."""
 
     name: str
     memory: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Revoke:
+class Revoke(msgspec.Struct, frozen=True):
     """Take back what a worker has claimed and not begun. Answered by Taken at once."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Warn:
+class Warn(msgspec.Struct, frozen=True):
     """Tell a handler on its board, and by a soft signal when its time is up, why it has to end.
 
     A stop is meant for all claims up to `number`.
@@ -165,8 +149,7 @@ class Warn:
     why: Why
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True):
     """Tell a worker, on its board, how long the leases of its claims up to `number` last."""
 
     name: str
@@ -174,22 +157,19 @@ class Hold:
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class DumpStacks:
+class DumpStacks(msgspec.Struct, frozen=True):
     """Have a worker write all its Python stacks, even from inside C."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Log:
+class Log(msgspec.Struct, frozen=True):
     level: Literal["debug", "info", "warning", "error"]
     event: str
     fields: dict[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     code: int
 
 
@@ -199,19 +179,18 @@ Effect = Spawn | Say | Kill | Look | Revoke | Warn | Hold | DumpStacks | Log | F
 # -- what is remembered
 
 
-@dataclass(slots=True)
-class Slot:
+class Slot(msgspec.Struct):
     """One place for a child, whoever fills it."""
 
     name: str
     phase: Literal["waiting", "starting", "up", "stopping"] = "waiting"
     pid: int | None = None
     since_s: float = 0.0  # of the phase
-    kinds: dict[str, Limits] = field(default_factory=dict[str, Limits])
+    kinds: dict[str, Limits] = msgspec.field(default_factory=dict[str, Limits])
     batch: Batch | None = None
     idle: bool = False
     glance: Glance = Glance()
-    taken: set[int] = field(default_factory=set[int])  # revoked before we heard of their claim
+    taken: set[int] = msgspec.field(default_factory=set[int])  # revoked before we heard of their claim
     intent: Intent | None = None
     killed: bool = False
     check_at_s: float = float("inf")
@@ -230,8 +209,7 @@ class Slot:
         return self.batch.claims.get(self.glance.number) if self.batch else None
 
 
-@dataclass(slots=True)
-class State:
+class State(msgspec.Struct):
     settings: Settings
     slots: dict[str, Slot]
     worker_names: tuple[str, ...]
@@ -241,17 +219,19 @@ class State:
     stop_asked_s: float = 0.0
     stop_by_s: float = float("inf")
     warn_at_s: float = float("inf")  # when running jobs are told that the grace of a stop ends
-    records: deque[Record] = field(default_factory=deque[Record])  # not yet confirmed, in order
+    records: deque[Record] = msgspec.field(default_factory=deque[Record])  # not yet confirmed, in order
     tries: tuple[int, int] = (0, 0)  # the first of them, and how many schedulers died with it before them
     record_number: int = 0
     renew_at_s: float = 0.0
-    renewing: dict[float, frozenset[Lease]] = field(default_factory=dict[float, frozenset[Lease]])
+    renewing: dict[float, frozenset[Lease]] = msgspec.field(default_factory=dict[float, frozenset[Lease]])
     wake_pending: bool = False
     round_at_s: float = 0.0
-    looking: set[str] = field(default_factory=set[str])  # workers whose boards this round has yet to read
+    looking: set[str] = msgspec.field(
+        default_factory=set[str]
+    )  # workers whose boards this round has yet to read
     report: NodeView | None = None
     reported_s: float = float("-inf")
-    broken: dict[str, str] = field(default_factory=dict[str, str])
+    broken: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     declared: Declare | None = None  # what the workers' code says of schedules
     unhealthy: bool = False
     replacing: str | None = None

@@ -21,7 +21,6 @@ import calendar
 import copy
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any, Literal
@@ -250,8 +249,7 @@ _WEEKDAY = _Field("day of week", 0, 7, {name: number for number, name in enumera
 _LEAP_YEAR = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
+class _Fields(msgspec.Struct, frozen=True):
     """A checked expression, as sets of values."""
 
     minutes: frozenset[int]

@@ -10,7 +10,8 @@ that must not be lost waits here, and a renewal is answered with "not ok" at onc
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+
+import msgspec
 
 from runtime.model.exits import EXIT_OK, Progress
 from runtime.model.jobs import Lease, NodeView, Outlook, Renewed
@@ -53,64 +54,53 @@ KICK = "@kick"  # notification: a kind was kicked, or the end that a kick may ha
 # -- statements, to be carried out by the shell, each answered by Answered or Lost
 
 
-@dataclass(frozen=True, slots=True)
-class Listen:
+class Listen(msgspec.Struct, frozen=True):
     """Connect, check the schema, and hear of new work from here on."""
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUp:
+class CatchUp(msgspec.Struct, frozen=True):
     """Can all that was pushed in silence be seen? Answered with a bool."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(msgspec.Struct, frozen=True):
     """When is the next job due, when does the next lease end? Answered with an Outlook."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reclaim:
+class Reclaim(msgspec.Struct, frozen=True):
     """Take expired leases back. Answered with how many."""
 
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Let schedules that are due make their jobs. Answered with how many were moved on."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartKicked:
+class StartKicked(msgspec.Struct, frozen=True):
     """Make the runs that were kicked. Answered with how many kicks that took out."""
 
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cancels:
+class Cancels(msgspec.Struct, frozen=True):
     """Which running jobs of this node are to be cancelled? Answered with leases."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(msgspec.Struct, frozen=True):
     """Is any job of these kinds queued or running? Answered with a bool."""
 
     kinds: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Unserved:
+class Unserved(msgspec.Struct, frozen=True):
     """Say which due jobs no node serves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prune:
+class Prune(msgspec.Struct, frozen=True):
     """Drop some of what is past its retention. Answered with whether there is more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forget:
+class Forget(msgspec.Struct, frozen=True):
     """Take this node out of the list: it is stopping."""
 
 
@@ -138,41 +128,35 @@ Answer = None | bool | int | Outlook | Renewed | list[Lease]
 # -- what has happened
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """Set-up is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """The supervisor said something."""
 
     message: Stop | Renew | Record | Progressed | Report | Declare | AnythingLeft
 
 
-@dataclass(frozen=True, slots=True)
-class Notified:
+class Notified(msgspec.Struct, frozen=True):
     """The database notified us: names of queues, LATER, CANCEL or KICK."""
 
     payloads: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """The call that was asked for went through."""
 
     answer: Answer
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """The database went away in the call. `chance` in [0, 1) spreads the retries."""
 
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
+class Waited(msgspec.Struct, frozen=True):
     """The wait is over and nothing came."""
 
 
@@ -182,28 +166,24 @@ Event = Begun | Told | Notified | Answered | Lost | Waited
 # -- what to do next
 
 
-@dataclass(frozen=True, slots=True)
-class Do:
+class Do(msgspec.Struct, frozen=True):
     call: Call
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """For a message or a notification, at most so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     code: int
 
 
 Action = Do | Wait | Leave
 
 
-@dataclass(slots=True)
-class State:
+class State(msgspec.Struct):
     """All that a scheduler remembers between two events."""
 
     queues: tuple[str, ...]
@@ -212,10 +192,10 @@ class State:
     called_s: float = 0.0  # since then
     listening: bool = False
     catch_up_at_s: float | None = None
-    records: deque[Record] = field(default_factory=deque[Record])
+    records: deque[Record] = msgspec.field(default_factory=deque[Record])
     renew: Renew | None = None
     report: NodeView | None = None
-    progress: dict[Lease, Progress] = field(default_factory=dict[Lease, Progress])
+    progress: dict[Lease, Progress] = msgspec.field(default_factory=dict[Lease, Progress])
     declare: Declare | None = None
     declared: Declare | None = None  # the last one: others may have left what only they kept
     cancels: bool = False

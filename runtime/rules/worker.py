@@ -9,7 +9,8 @@ runs it with both of them failing.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+
+import msgspec
 
 from runtime.model.exits import EXIT_OK, EXIT_RECYCLED
 from runtime.model.jobs import Claim, Settlement
@@ -26,35 +27,30 @@ RECONNECT_MAX_S = 3.0
 # -- what has happened
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """Set-up is over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """The supervisor said something."""
 
     message: Wake | Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Got:
+class Got(msgspec.Struct, frozen=True):
     """The exchange that was asked for went through."""
 
     claims: tuple[Claim, ...]
     sent_s: float  # when it was sent
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """The database went away, in the exchange or before it. `chance` in [0, 1) spreads the retries."""
 
     chance: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(msgspec.Struct, frozen=True):
     """The job that was to be run has ended."""
 
     settlement: Settlement | None  # None: it has settled itself
@@ -62,18 +58,15 @@ class Ran:
     safe: bool = True  # the outcome is in the journal and would outlive this process
 
 
-@dataclass(frozen=True, slots=True)
-class Revoked:
+class Revoked(msgspec.Struct, frozen=True):
     """The job that was to be run is no longer ours, nor is the rest of the batch: they have been taken back."""
 
 
-@dataclass(frozen=True, slots=True)
-class TooLate:
+class TooLate(msgspec.Struct, frozen=True):
     """The job that was to be run may not begin any more, nor may the rest of the batch; nobody else knows that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waited:
+class Waited(msgspec.Struct, frozen=True):
     """The wait is over without a message."""
 
 
@@ -83,8 +76,7 @@ Event = Begun | Told | Got | Lost | Ran | Revoked | TooLate | Waited
 # -- what to do next
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """Run this job, unless it has been revoked. Answered by Ran, Revoked or TooLate.
 
     The clock is read once more when the board says that it runs, and from `begin_by_s` on it is too late: a
@@ -97,8 +89,7 @@ class Run:
     lost_at_s: float  # the end of its lease, unless that is renewed
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True):
     """Settle these and claim up to `limit`. Answered by Got or Lost.
 
     `recover`: an exchange before this one may have claimed jobs that we never heard of; give them back.
@@ -110,15 +101,13 @@ class Exchange:
     recover: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Wait for a message, at most so many seconds (None: for ever). Answered by Told or Waited."""
 
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(msgspec.Struct, frozen=True):
     """End the process with this exit code."""
 
     code: int
@@ -127,17 +116,16 @@ class Leave:
 Action = Run | Exchange | Wait | Leave
 
 
-@dataclass(slots=True)
-class State:
+class State(msgspec.Struct):
     """All that a worker remembers between two events."""
 
     lease_s: float
     recycle_jobs: int = 0  # leave for a fresh process after so many; 0: never
     pace: batch.Pace = batch.Pace()
-    batch: deque[Claim] = field(default_factory=deque[Claim])
+    batch: deque[Claim] = msgspec.field(default_factory=deque[Claim])
     number: int = 0  # of the claim handed out last
     sent_s: float = 0.0  # when the batch was claimed: its leases last at least that + lease
-    outcomes: list[Settlement] = field(default_factory=list[Settlement])
+    outcomes: list[Settlement] = msgspec.field(default_factory=list[Settlement])
     oldest_s: float = 0.0  # when the first of `outcomes` came
     settle_now: bool = False
     jobs: int = 0  # run since the last claim

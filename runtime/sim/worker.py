@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from runtime.edges.lanes import Lanes
 from runtime.model.exits import EXIT_FAILED, Exit, Progress
@@ -320,12 +322,14 @@ class Worker(Process):
 
     def _show_progress(self, running: Running) -> None:
         if running.run.end_s is None:
-            self.board = replace(self.board, progress_s=self.world.now_s, progress=Progress(done=1))
+            self.board = msgspec.structs.replace(
+                self.board, progress_s=self.world.now_s, progress=Progress(done=1)
+            )
 
     def _outgrow(self, running: Running) -> None:
         if running.run.end_s is None:
             running.run.outgrown = True
-            self.board = replace(self.board, memory_bytes=100 * MEGABYTE)
+            self.board = msgspec.structs.replace(self.board, memory_bytes=100 * MEGABYTE)
 
     def _finish(self, running: Running, plan: Plan) -> None:
         if running.run.end_s is not None:
