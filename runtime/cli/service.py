@@ -47,9 +47,23 @@ def run(
         found = msgspec.structs.replace(
             found, service=msgspec.structs.replace(found.service, workers=workers)
         )
-    from runtime.actors import service
+    with _hidden("rich"):  # structlog would load it, 5 MiB, to colour tracebacks that no line of ours has
+        from runtime.actors import service
 
     return service.run(found, until_idle=until_idle)
+
+
+@contextlib.contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """What is imported inside finds that `package` is not installed, unless it is loaded already."""
+    if package in sys.modules:
+        yield
+        return
+    sys.modules[package] = None  # type: ignore[assignment]  # as the import system defines it
+    try:
+        yield
+    finally:
+        del sys.modules[package]
 
 
 def migrate(json: Json = False, config: ConfigPath = None) -> int:
