@@ -380,8 +380,8 @@ def _judge(state: State, slot: Slot, glance: Glance, now_s: float, out: list[Eff
     bounds, held = state.settings.bounds, batch.claims.get(glance.number)
     if slot.intent is not None and slot.intent.number != glance.number:
         slot.intent = None  # the job it was for has ended by itself
-    if held is not None and (slot.intent is None or slot.intent.verdict is Verdict.CANCELLED):
-        why = verdict(batch, glance, slot.kinds[held.kind], bounds, now_s)
+    why = verdict(batch, glance, slot.kinds[held.kind], bounds, now_s) if held is not None else None
+    if slot.intent is None or slot.intent.verdict is Verdict.CANCELLED:
         if why is not None and (slot.intent is None or slot.intent.verdict is not why):
             kill_at_s = now_s + bounds.kill_after_s if why in GENTLE else now_s
             slot.intent = Intent(why, glance.number, kill_at_s)
@@ -389,8 +389,12 @@ def _judge(state: State, slot: Slot, glance: Glance, now_s: float, out: list[Eff
                 out += [DumpStacks(slot.name), Warn(slot.name, glance.number, "timeout")]
             elif why is Verdict.STALLED:
                 out += [DumpStacks(slot.name), Warn(slot.name, glance.number, "stall")]
-    if slot.intent is not None and now_s >= slot.intent.kill_at_s:
-        kill(slot, out)
+    if slot.intent is not None and (
+        now_s >= slot.intent.kill_at_s or (why is not None and why not in GENTLE)
+    ):
+        kill(
+            slot, out
+        )  # at once too where its time to end in good order outlasts its lease, or it grows too large
         return
     waiting, idle = len(batch.claims) > 1 or held is None, _is_any_idle(state)
     if waiting and not batch.revoked and now_s >= hoards_at_s(batch, glance, now_s, idle=idle):

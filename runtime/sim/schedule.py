@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from runtime.model.jobs import Kick, Lease, NewJob
+from runtime.rules.attempts import BATCH_S
 from runtime.sim.database import Database, SimStore
 from runtime.sim.faults import Faults
 from runtime.sim.history import History, Violation
@@ -22,7 +23,8 @@ CONFIRM_S = 10.0  # after the last job, until when every supervisor has what it 
 CROWD = 12  # jobs that are pushed at once
 LOOK_EVERY_S = 0.1
 BACK_S = 0.15  # and so long a claim in nobody's hands: heard of behind some messages (`BUSY_S` each), then one record
-WAITS_S = 0.6  # at most so long waits a due job while a worker idles, or a claim behind others, when only workers die
+WAITS_S = 0.6  # at most so long waits a due job, or a claim behind others, while a worker idles, when only workers die
+BEHIND_S = BATCH_S + 0.2  # and so long a claim behind others while none does
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +150,14 @@ def _watch_waits(
     now_s = world.now_s
     prompt_s = {node.supervisor.node: node.supervisor.prompt_from_s for node in nodes}
     workers = [worker for node in nodes for worker in node.supervisor.workers]
-    idle = any(worker.is_idle and now_s - prompt_s[worker.holder.node] > WAITS_S for worker in workers)
+    idle = {w.holder.node for w in workers if w.is_idle and now_s - prompt_s[w.holder.node] > WAITS_S}
     waiting = [id for id, due_s in database.store.due_since().items() if now_s - due_s > WAITS_S]
     hands = {lease for worker in workers if worker.alive for lease in worker.hands()}
-    claims = [(lease, WAITS_S) for lease in history.held if lease not in history.executions]
+    claims = [
+        (lease, WAITS_S if holder.node in idle else BEHIND_S)
+        for lease, holder in history.held.items()
+        if lease not in history.executions
+    ]
     claims += [(lease, BACK_S) for lease in history.held if lease not in hands]
     now_since_s = {claim: since_s.get(claim, now_s) for claim in claims}
     kept = [

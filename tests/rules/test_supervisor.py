@@ -257,6 +257,20 @@ def test_a_job_whose_lease_cannot_be_renewed_is_dead_before_the_lease_ends() -> 
     assert [one.ending for one in record.settlements] == [Ending.RELEASED]
 
 
+@pytest.mark.parametrize("how", ["timeout", "stall", "cancel"])
+def test_no_time_to_end_in_good_order_outlasts_the_lease(how: str) -> None:
+    limits = Limits(timeout_s=20.0 if how == "timeout" else 60.0, stall_s=20.0 if how == "stall" else None)
+    service = Service(limits, kill_after_s=60.0).begin()
+    service.renews = False
+    claimed_s, [held] = service.now_s, service.claim("worker 1", 1)
+    effects = service.tick_until(service.now_s + 21.0)
+    if how == "cancel":
+        effects += service.hear(SCHEDULER, CancelAsked(leases=(held.lease,)))
+    assert how in [effect.why for effect in effects if isinstance(effect, fleet.Warn)]
+    assert "worker 1" not in service.killed(effects)
+    assert "worker 1" in service.killed(service.tick_until(fence_at_s(claimed_s, 30.0)))
+
+
 def test_a_confirmed_renewal_counts_from_when_it_was_sent() -> None:
     service = Service(lease_s=30.0, renew_every_s=10.0).begin()
     service.renews = False
