@@ -501,11 +501,11 @@ class _Watch:
         """Judge the attempt as it stands, and do what follows; seconds until the next look."""
         glance, now_s = self._glance(), clock.now_s()
         self._tell_progress(glance)
+        why = verdict(self._batch, glance, self._limits, self._bounds, now_s)
         if self._intent is None:
-            why = verdict(self._batch, glance, self._limits, self._bounds, now_s)
             if why is not None:
                 self._intend(why, now_s)
-        elif now_s >= self._intent.kill_at_s:
+        elif now_s >= self._intent.kill_at_s or (why is not None and why not in GENTLE):
             processes.send_signal(self._child, signal.SIGKILL)
         kinds = {self._held.kind: self._limits}
         at_s = next_look_at_s(self._batch, glance, self._intent, kinds, self._bounds, now_s)

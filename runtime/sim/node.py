@@ -229,7 +229,9 @@ class Supervisor(Process):
         while self.alive and child.outbox and self.children.get(name) is child:
             self.feed(fleet.Heard(name, child.outbox.popleft()))
             if child.outbox and self.world.now_s < self.prompt_from_s:
-                self.after(min(BUSY_S, self.prompt_from_s - self.world.now_s), "read", self._read, name, child)
+                self.after(
+                    min(BUSY_S, self.prompt_from_s - self.world.now_s), "read", self._read, name, child
+                )
                 return
 
     def _reap(self, name: str, child: Worker | Scheduler, how: Exit) -> None:
