@@ -7,6 +7,7 @@ rules, everything that the process has said and left is read.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import selectors
@@ -86,6 +87,7 @@ class Supervisor:
         """Supervise until told to stop; the exit code of the service."""
         processes.adopt_orphans()
         setproctitle("tenure: supervisor")
+        gc.freeze()  # no collection of a child's walks over what it shares with us: that would copy it all
         self._selector.register(self._signals.fd, selectors.EVENT_READ, ("signals", ""))
         if self._lifeline is not None:
             self._selector.register(self._lifeline.fd, selectors.EVENT_READ, ("lifeline", ""))

@@ -138,7 +138,7 @@ def main(ends: Ends, spec: Spec) -> int:
     provided = Provided(msgspec.structs.replace(spec.config, database=database))
     sessions = Sessions(spec.url)
     runner = Runner(spec.number, handlers, limits, provided, sessions, outside.board, output, ends, redact)
-    gc.freeze()  # what is imported stays: no collection has to walk over it, nor to copy the pages it shares
+    gc.freeze()  # what handlers import stays, too: no collection has to walk over it
     pipe.send_and_wait(Ready(kinds=limits, broken=broken, schedules=handlers.schedules))
     try:
         return _loop(spec, outside, runner)

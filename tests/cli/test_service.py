@@ -330,23 +330,28 @@ def test_help_loads_neither_the_database_client_nor_the_tables(tmp_path: Path) -
     assert answer.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_service_does_not_load_rich_and_a_handler_can() -> None:
+def test_a_worker_begins_without_rich_and_with_what_it_shares_frozen() -> None:
     with places.kept() as home:
         (home / "handlers").mkdir()
         (home / "handlers" / "loads.py").write_text(
-            "import sys\n"
+            "import gc, sys\n"
             "from runtime import NO_RETRY, Job, job\n"
+            "FROZEN = gc.get_freeze_count()\n"
             "@job('loads', retry=NO_RETRY)\n"
             "class Loads(Job):\n"
             "    def run(self, ctx):\n"
             "        ctx.log.info('loads.begins')\n"
             "        before = 'rich' in sys.modules\n"
             "        import rich.table\n"
-            "        return before, rich.table.__name__\n"
+            "        return before, rich.table.__name__, FROZEN > 10_000\n"
         )
         id = json.loads(run("push", "loads", "--json", cwd=home).stdout)
         assert run("run", "--until-idle", "--workers", "1", cwd=home).returncode == 0
-        assert json.loads(run("status", id, "--json", cwd=home).stdout)["result"] == [False, "rich.table"]
+        assert json.loads(run("status", id, "--json", cwd=home).stdout)["result"] == [
+            False,
+            "rich.table",
+            True,
+        ]
 
 
 def test_a_first_push_needs_no_configuration_at_all() -> None:
