@@ -17,7 +17,7 @@ from runtime.rules.lease import fence_at_s
 
 HOARD_S = 0.25  # a job that has run for so long keeps no other claims waiting behind it
 BATCH_S = 1.0  # nor does a batch that is not over after so long, however short its jobs
-SHARE_S = 0.02  # of work that has not begun: so much is worth another worker's while that has nothing to do
+SHARE_S = 0.05  # of work that has not begun: so much is worth another worker's while that has nothing to do
 PROOF_S = 0.01  # of a batch, before its pace says anything
 MEMORY_EVERY_S = 0.25  # how often the memory of a limited job is read
 GENTLE = (Verdict.TIMEOUT, Verdict.STALLED, Verdict.CANCELLED)  # told first, killed later

@@ -189,6 +189,7 @@ class Slot(msgspec.Struct):
     kinds: dict[str, Limits] = msgspec.field(default_factory=dict[str, Limits])
     batch: Batch | None = None
     idle: bool = False
+    promised: bool = False  # while idle: what another one had not begun was taken back for it
     glance: Glance = Glance()
     taken: set[int] = msgspec.field(default_factory=set[int])  # revoked before we heard of their claim
     intent: Intent | None = None

@@ -106,6 +106,8 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, list[Effect]]
         case Taken(name, numbers):
             slot = state.slots[name]
             _take_back(state, slot, slot.taken | set(numbers), out)  # some may still wait for their batch
+            if not numbers:
+                _break_promises(state, now_s)
         case Exited():
             _after_exit(state, state.slots[event.name], event, now_s, out)
         case Asked("stop"):
@@ -265,16 +267,16 @@ def _after_claim(state: State, slot: Slot, message: Claimed, now_s: float, out: 
         slot.intent = None
     slot.taken = {number for number in slot.taken if number >= message.first}
     if not message.claims:
-        slot.batch, slot.idle, slot.check_at_s = None, True, float("inf")
+        slot.batch, slot.idle, slot.promised, slot.check_at_s = None, True, False, float("inf")
         if state.wake_pending:
             _wake_one(state, out)
-        if _is_any_idle(state):
+        if _is_any_wanting(state):
             _seek_hoards(state, now_s)
         return
     slot.idle = False
     slot.batch = batch_of(message, now_s)
     slot.check_at_s = next_look_at_s(
-        slot.batch, slot.glance, None, slot.kinds, state.settings.bounds, now_s, idle=_is_any_idle(state)
+        slot.batch, slot.glance, None, slot.kinds, state.settings.bounds, now_s, idle=_is_any_wanting(state)
     )
     if now_s >= message.sent_s + HOARD_S:
         slot.check_at_s = now_s  # heard of late: some of its limits may have passed
@@ -289,12 +291,12 @@ def _after_claim(state: State, slot: Slot, message: Claimed, now_s: float, out: 
 
 def _wake_one(state: State, out: list[Effect], *, remember: bool = True) -> None:
     """Wake one idle worker; it reports what it got, and a full batch wakes the next."""
-    for slot in state.workers:
-        if _can_take(slot):
-            slot.idle = False
-            state.wake_pending = False
-            out.append(Say(slot.name, Wake()))
-            return
+    idle = [slot for slot in state.workers if _can_take(slot)]
+    for slot in [slot for slot in idle if slot.promised] or idle:
+        slot.idle = False
+        state.wake_pending = False
+        out.append(Say(slot.name, Wake()))
+        return
     state.wake_pending |= remember
 
 
@@ -302,8 +304,24 @@ def _can_take(slot: Slot) -> bool:
     return slot.idle and slot.phase == "up" and not slot.killed
 
 
-def _is_any_idle(state: State) -> bool:
-    return any(_can_take(slot) for slot in state.workers)
+def _is_any_wanting(state: State) -> bool:
+    return any(_can_take(slot) and not slot.promised for slot in state.workers)
+
+
+def _promise_to_one(state: State) -> None:
+    """What has been taken back will do for one idle worker; it comes with a Wake."""
+    for slot in state.workers:
+        if _can_take(slot) and not slot.promised:
+            slot.promised = True
+            return
+
+
+def _break_promises(state: State, now_s: float) -> None:
+    """There was nothing to take back where we looked: look at the others."""
+    for slot in state.workers:
+        slot.promised = False
+    if _is_any_wanting(state):
+        _seek_hoards(state, now_s)
 
 
 def _seek_hoards(state: State, now_s: float) -> None:
@@ -396,9 +414,10 @@ def _judge(state: State, slot: Slot, glance: Glance, now_s: float, out: list[Eff
             slot, out
         )  # at once too where its time to end in good order outlasts its lease, or it grows too large
         return
-    waiting, idle = len(batch.claims) > 1 or held is None, _is_any_idle(state)
+    waiting, idle = len(batch.claims) > 1 or held is None, _is_any_wanting(state)
     if waiting and not batch.revoked and now_s >= hoards_at_s(batch, glance, now_s, idle=idle):
         batch.revoked = True
+        _promise_to_one(state)
         out.append(Revoke(slot.name))
     slot.check_at_s = next_look_at_s(batch, glance, slot.intent, slot.kinds, bounds, now_s, idle=idle)
 

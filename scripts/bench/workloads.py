@@ -322,7 +322,7 @@ def replacement(product: Base, case: str, n: int) -> Row:
 
 
 def crowd(product: Base, case: str, n: int) -> Row:
-    """Jobs/s of n no-ops, and of n / 20 jobs that sleep 10 ms, with 1 node of 2 workers ("few") or 4 nodes of 8
+    """Jobs/s of n no-ops, and of n / 10 jobs that sleep 10 ms, with 1 node of 2 workers ("few") or 4 nodes of 8
     ("crowd") on one database; and the most connections that they had, less a worker each, a node.
     """
     nodes, workers = (4, 8) if case == "crowd" else (1, 2)

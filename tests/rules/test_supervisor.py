@@ -341,6 +341,30 @@ def test_what_a_worker_has_not_begun_is_taken_back_for_one_that_idles(idles: str
     assert [record.unstarted for record in records] == taken
 
 
+def test_for_each_worker_that_idles_one_batch_is_taken_back() -> None:
+    service = Service(workers=4).begin()
+    held = [service.claim(f"worker {number}", 1, count=9) for number in (1, 2, 3)]
+    service.idle("worker 4")
+    records = service.said(service.tick_until(service.now_s + SHARE_S), SCHEDULER, Record)
+    assert [record.unstarted for record in records] == [tuple(one.lease for one in held[0][1:])]
+    service.hear(SCHEDULER, Woken())
+    before = len(service.effects)
+    service.idle("worker 4")
+    records = service.said(service.effects[before:], SCHEDULER, Record)
+    records += service.said(service.tick_until(service.now_s + SHARE_S), SCHEDULER, Record)
+    assert [record.unstarted for record in records] == [tuple(one.lease for one in held[1][1:])]
+
+
+def test_where_nothing_was_left_to_take_back_the_next_batch_is_looked_at() -> None:
+    service = Service(workers=3).begin()
+    service.claim("worker 1", 1, count=9)
+    service.tokens["worker 1"] = ()  # it has begun the last one meanwhile
+    held = service.claim("worker 2", 1, count=9)
+    service.idle("worker 3")
+    records = service.said(service.tick_until(service.now_s + HOARD_S / 2), SCHEDULER, Record)
+    assert [record.unstarted for record in records] == [tuple(one.lease for one in held[1:])]
+
+
 @pytest.mark.parametrize("how", ["woken", "dead"])
 def test_nothing_is_taken_back_for_a_worker_that_no_longer_idles(how: str) -> None:
     service = Service().begin()
