@@ -95,6 +95,8 @@ class History:
         ending, run = settlement.ending, self.executions.get(settlement.lease)
         if ending is Ending.LEASE_LOST:
             return None
+        if run is None and ending is Ending.CANCELLED and settlement.lease.id in self.cancels:
+            return None  # given up before it began, by a worker that was stopped too long, or abandoned
         if run is None:
             return "it never ran"
         if settlement == run.outcome:
