@@ -81,6 +81,7 @@ from runtime.rules.attempts import (
     Glance,
     Intent,
     Remains,
+    ends_now,
     next_look_at_s,
     settle_dead,
     verdict,
@@ -505,7 +506,7 @@ class _Watch:
         if self._intent is None:
             if why is not None:
                 self._intend(why, now_s)
-        elif now_s >= self._intent.kill_at_s or (why is not None and why not in GENTLE):
+        elif ends_now(self._intent, why, now_s):
             processes.send_signal(self._child, signal.SIGKILL)
         kinds = {self._held.kind: self._limits}
         at_s = next_look_at_s(self._batch, glance, self._intent, kinds, self._bounds, now_s)

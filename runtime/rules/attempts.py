@@ -104,6 +104,14 @@ def verdict(batch: Batch, glance: Glance, limits: Limits, bounds: Bounds, now_s:
     return None
 
 
+def ends_now(intent: Intent, why: Verdict | None, now_s: float) -> bool:
+    """Whether the process is killed now: the time to end in good order is over, or there is no such time.
+
+    `why` is the verdict as things stand: a lease that ends, or memory that grows, does not wait for that time.
+    """
+    return now_s >= intent.kill_at_s or (why is not None and why not in GENTLE)
+
+
 def _last_sign_s(glance: Glance) -> float:
     return max(glance.started_s, glance.progress_s)
 
@@ -151,11 +159,15 @@ def hoards_at_s(batch: Batch, glance: Glance, now_s: float, *, idle: bool = Fals
     runs = glance.number in batch.claims
     began_s = glance.started_s if runs else now_s
     at_s = min(began_s + HOARD_S, batch.claimed_s + BATCH_S)
+    if not idle:
+        return at_s
     begun = sum(number <= glance.number for number in batch.claims)
     left = len(batch.claims) - begun
-    if not idle or not left:
+    if not left:
         return at_s
-    return min(at_s, batch.heard_s + max(PROOF_S, SHARE_S * begun / left) if runs else now_s + PROOF_S)
+    if not runs:
+        return min(at_s, now_s + PROOF_S)
+    return min(at_s, batch.heard_s + max(PROOF_S, SHARE_S * begun / left))
 
 
 def settle_dead(

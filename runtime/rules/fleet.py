@@ -227,9 +227,7 @@ class State(msgspec.Struct):
     renewing: dict[float, frozenset[Lease]] = msgspec.field(default_factory=dict[float, frozenset[Lease]])
     wake_pending: bool = False
     round_at_s: float = 0.0
-    looking: set[str] = msgspec.field(
-        default_factory=set[str]
-    )  # workers whose boards this round has yet to read
+    looking: set[str] = msgspec.field(default_factory=set[str])  # whose boards this round has yet to read
     report: NodeView | None = None
     reported_s: float = float("-inf")
     broken: dict[str, str] = msgspec.field(default_factory=dict[str, str])

@@ -37,6 +37,7 @@ from runtime.rules.attempts import (
     Glance,
     Intent,
     batch_of,
+    ends_now,
     hoards_at_s,
     next_look_at_s,
     settle_dead,
@@ -270,8 +271,7 @@ def _after_claim(state: State, slot: Slot, message: Claimed, now_s: float, out: 
         slot.batch, slot.idle, slot.promised, slot.check_at_s = None, True, False, float("inf")
         if state.wake_pending:
             _wake_one(state, out)
-        if _is_any_wanting(state):
-            _seek_hoards(state, now_s)
+        _seek_hoards(state, now_s)
         return
     slot.idle = False
     slot.batch = batch_of(message, now_s)
@@ -292,12 +292,13 @@ def _after_claim(state: State, slot: Slot, message: Claimed, now_s: float, out: 
 def _wake_one(state: State, out: list[Effect], *, remember: bool = True) -> None:
     """Wake one idle worker; it reports what it got, and a full batch wakes the next."""
     idle = [slot for slot in state.workers if _can_take(slot)]
-    for slot in [slot for slot in idle if slot.promised] or idle:
-        slot.idle = False
-        state.wake_pending = False
-        out.append(Say(slot.name, Wake()))
+    if not idle:
+        state.wake_pending |= remember
         return
-    state.wake_pending |= remember
+    slot = max(idle, key=lambda slot: slot.promised)  # the first of them
+    slot.idle = False
+    state.wake_pending = False
+    out.append(Say(slot.name, Wake()))
 
 
 def _can_take(slot: Slot) -> bool:
@@ -320,13 +321,12 @@ def _break_promises(state: State, now_s: float) -> None:
     """There was nothing to take back where we looked: look at the others."""
     for slot in state.workers:
         slot.promised = False
-    if _is_any_wanting(state):
-        _seek_hoards(state, now_s)
+    _seek_hoards(state, now_s)
 
 
 def _seek_hoards(state: State, now_s: float) -> None:
-    """A worker has nothing to do: does another one hold more than it has to?"""
-    for slot in state.workers:
+    """While a worker has nothing to do: does another one hold more than it has to?"""
+    for slot in state.workers if _is_any_wanting(state) else ():
         if slot.batch and len(slot.batch.claims) > 1 and not slot.batch.revoked:
             slot.check_at_s = now_s
 
@@ -399,20 +399,16 @@ def _judge(state: State, slot: Slot, glance: Glance, now_s: float, out: list[Eff
     if slot.intent is not None and slot.intent.number != glance.number:
         slot.intent = None  # the job it was for has ended by itself
     why = verdict(batch, glance, slot.kinds[held.kind], bounds, now_s) if held is not None else None
-    if slot.intent is None or slot.intent.verdict is Verdict.CANCELLED:
-        if why is not None and (slot.intent is None or slot.intent.verdict is not why):
-            kill_at_s = now_s + bounds.kill_after_s if why in GENTLE else now_s
-            slot.intent = Intent(why, glance.number, kill_at_s)
-            if why is Verdict.TIMEOUT:
-                out += [DumpStacks(slot.name), Warn(slot.name, glance.number, "timeout")]
-            elif why is Verdict.STALLED:
-                out += [DumpStacks(slot.name), Warn(slot.name, glance.number, "stall")]
-    if slot.intent is not None and (
-        now_s >= slot.intent.kill_at_s or (why is not None and why not in GENTLE)
-    ):
-        kill(
-            slot, out
-        )  # at once too where its time to end in good order outlasts its lease, or it grows too large
+    standing = slot.intent.verdict if slot.intent is not None else None
+    if why is not None and why is not standing and standing in (None, Verdict.CANCELLED):
+        kill_at_s = now_s + bounds.kill_after_s if why in GENTLE else now_s
+        slot.intent = Intent(why, glance.number, kill_at_s)
+        if why is Verdict.TIMEOUT:
+            out += [DumpStacks(slot.name), Warn(slot.name, glance.number, "timeout")]
+        elif why is Verdict.STALLED:
+            out += [DumpStacks(slot.name), Warn(slot.name, glance.number, "stall")]
+    if slot.intent is not None and ends_now(slot.intent, why, now_s):
+        kill(slot, out)
         return
     waiting, idle = len(batch.claims) > 1 or held is None, _is_any_wanting(state)
     if waiting and not batch.revoked and now_s >= hoards_at_s(batch, glance, now_s, idle=idle):

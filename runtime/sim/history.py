@@ -95,10 +95,9 @@ class History:
         ending, run = settlement.ending, self.executions.get(settlement.lease)
         if ending is Ending.LEASE_LOST:
             return None
-        if run is None and ending is Ending.CANCELLED and settlement.lease.id in self.cancels:
-            return None  # given up before it began, by a worker that was stopped too long, or abandoned
-        if run is None:
-            return "it never ran"
+        if run is None:  # but it may be cancelled when it is given up before it began, or abandoned
+            cancelled = ending is Ending.CANCELLED and settlement.lease.id in self.cancels
+            return None if cancelled else "it never ran"
         if settlement == run.outcome:
             return None
         certificate = settlement.certificate

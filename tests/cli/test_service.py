@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -330,39 +332,43 @@ def test_help_loads_neither_the_database_client_nor_the_tables(tmp_path: Path) -
     assert answer.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_worker_begins_without_rich_and_with_what_it_shares_frozen() -> None:
+@contextmanager
+def home_of(module: str, text: str) -> Iterator[Path]:
+    """A directory whose package `handlers` is this one module, with nothing else in it and no configuration."""
     with places.kept() as home:
         (home / "handlers").mkdir()
-        (home / "handlers" / "loads.py").write_text(
-            "import gc, sys\n"
-            "from runtime import NO_RETRY, Job, job\n"
-            "FROZEN = gc.get_freeze_count()\n"
-            "@job('loads', retry=NO_RETRY)\n"
-            "class Loads(Job):\n"
-            "    def run(self, ctx):\n"
-            "        ctx.log.info('loads.begins')\n"
-            "        before = 'rich' in sys.modules\n"
-            "        import rich.table\n"
-            "        return before, rich.table.__name__, FROZEN > 10_000\n"
-        )
+        (home / "handlers" / f"{module}.py").write_text(text)
+        yield home
+
+
+def test_a_worker_begins_without_rich_and_with_what_it_shares_frozen() -> None:
+    loads = (
+        "import gc, sys\n"
+        "from runtime import NO_RETRY, Job, job\n"
+        "FROZEN = gc.get_freeze_count()\n"
+        "@job('loads', retry=NO_RETRY)\n"
+        "class Loads(Job):\n"
+        "    def run(self, ctx):\n"
+        "        ctx.log.info('loads.begins')\n"
+        "        before = 'rich' in sys.modules\n"
+        "        import rich.table\n"
+        "        return before, rich.table.__name__, FROZEN > 10_000\n"
+    )
+    with home_of("loads", loads) as home:
         id = json.loads(run("push", "loads", "--json", cwd=home).stdout)
         assert run("run", "--until-idle", "--workers", "1", cwd=home).returncode == 0
-        assert json.loads(run("status", id, "--json", cwd=home).stdout)["result"] == [
-            False,
-            "rich.table",
-            True,
-        ]
+        shown = json.loads(run("status", id, "--json", cwd=home).stdout)
+        assert shown["result"] == [False, "rich.table", True]
 
 
 def test_a_first_push_needs_no_configuration_at_all() -> None:
-    with places.kept() as home:
-        (home / "handlers").mkdir()
-        (home / "handlers" / "first.py").write_text(
-            "from runtime import NO_RETRY, Job, job\n"
-            "@job('first', retry=NO_RETRY)\n"
-            "class First(Job):\n"
-            "    def run(self, ctx): ...\n"
-        )
+    first = (
+        "from runtime import NO_RETRY, Job, job\n"
+        "@job('first', retry=NO_RETRY)\n"
+        "class First(Job):\n"
+        "    def run(self, ctx): ...\n"
+    )
+    with home_of("first", first) as home:
         pushed = run("push", "first", "--json", cwd=home)
         assert (pushed.returncode, pushed.stderr) == (0, "")
         shown = run("status", json.loads(pushed.stdout), "--json", cwd=home)

@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.rules.batch import (
-    FIRST,
-    GROWTH,
-    LIMIT_MAX,
-    TARGET_S,
-    Pace,
-    after_batch,
-    after_wait,
-)
+from runtime.rules.batch import FIRST, GROWTH, LIMIT_MAX, TARGET_S, Pace, after_batch, after_wait
 
 
 def pace_of(job_s: float, batches: int = 20) -> Pace:
