@@ -31,6 +31,7 @@ from runtime.rules.attempts import Glance, Remains
 from runtime.rules.fleet import POSTGRES
 
 HASTEN_EVERY_S = 2.0  # how often the embedded database is asked whether it is stopping, when anything happens
+STRANGERS_S = 0.1  # that the deaths of what a child has left are waited for, while all else stands still
 NAMED_MAX = 1000  # newest claims of a worker that are remembered by name: output of ended ones may yet come
 
 
@@ -219,7 +220,8 @@ class Supervisor:
         shared = self._shared[name]
         self._log_output(name, child.capture.end(shared.board.number))
         struck = processes.out_of_memory_count()
-        exit = exit.with_left(processes.end_strangers(self._known(), alive_too=True))
+        left = processes.end_strangers(self._known(), alive_too=True, wait_s=STRANGERS_S)
+        exit = exit.with_left(left)
         remains = Remains(
             glance=self._glance(name, memory=False),
             settlements=shared.board.journal(),

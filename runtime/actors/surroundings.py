@@ -103,4 +103,6 @@ class Tidiness:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
+        left = processes.children() - self._children
         processes.end_strangers(self._children, alive_too=True)
+        self._children |= left & processes.children()  # what cannot be ended is not waited for again

@@ -14,12 +14,15 @@ import fcntl
 import os
 import resource
 import secrets
+import select
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +30,7 @@ import multiprocess
 from multiprocess import forkserver, reduction, resource_tracker, util
 from multiprocess import process as multiprocess_process
 
-from runtime.edges import signals
+from runtime.edges import clock, signals
 from runtime.edges.board import Board, create_file
 from runtime.edges.output import PIPE_BYTES, Capture
 from runtime.edges.pipe import Pipe, Tokens
@@ -41,6 +44,9 @@ _OUR_FRAME = " in _call_handler"  # what calls a handler, as faulthandler writes
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PIPES = 4  # that a child shares with us
+_WATCHED_MAX = 64  # dying processes, of which one is waited for
+
+DEATH_S = 5.0  # that a killed process may take to be gone, on a machine that has much else to do
 
 
 class Handed:
@@ -423,34 +429,57 @@ def children() -> set[int]:
     return found
 
 
-def end_strangers(known: Iterable[int], *, alive_too: bool) -> Exit:
+def end_strangers(known: Iterable[int], *, alive_too: bool, wait_s: float = DEATH_S) -> Exit:
     """Wait for adopted children that have ended; with `alive_too`, kill the others. What they used together.
 
     Each child adopts its own orphans. What comes to the supervisor was left by a child that has just
     died, and dies with it.
+
+    Args:
+        wait_s: how long to wait in all for the deaths of those that are killed. What is not gone by then
+            (stuck in the kernel, or the machine is that busy) dies later.
     """
-    helpers = _helpers()
+    spared = set(known) | _helpers()
+    until_s = clock.now_s() + wait_s
     cpu_seconds, peak = 0.0, 0
-    for _ in range(100):  # each death may hand us another generation
-        strangers = children() - set(known) - helpers
-        living = False
+    while strangers := children() - spared:  # each death may hand us another generation
+        if alive_too:
+            _kill(strangers)
+        alive = set()
         for pid in strangers:
-            if alive_too:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):
                 ended, _, usage = os.wait4(pid, os.WNOHANG)
-                living |= ended == 0
-                if ended:
-                    cpu_seconds += usage.ru_utime + usage.ru_stime
-                    peak = max(peak, usage.ru_maxrss * (1024 if _LINUX else 1))
-        if not strangers or not alive_too:
+                if not ended:
+                    alive.add(pid)
+                    continue
+                cpu_seconds += usage.ru_utime + usage.ru_stime
+                peak = max(peak, usage.ru_maxrss * 1024)
+        if not alive_too or (alive and not _one_ends(alive, until_s - clock.now_s())):
             break
-        if living:
-            time.sleep(0.001)  # a killed process needs a moment to be waited for
     return Exit(cpu_seconds=round(cpu_seconds, 6), peak_memory_bytes=peak)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    """Kill children of this process, each with what is in its group."""
+    for pid in pids:
+        for kill in (os.kill, os.killpg):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                kill(pid, signal.SIGKILL)
+
+
+def _one_ends(pids: Iterable[int], wait_s: float) -> bool:
+    """Wait until one of these children, none of which has been waited for, has ended.
+
+    False: none did, or there is no descriptor left to wait by.
+    """
+    with ExitStack() as stack, contextlib.suppress(OSError):
+        poll = select.poll()
+        for pid in islice(pids, _WATCHED_MAX):
+            fd = os.pidfd_open(pid)
+            stack.callback(os.close, fd)
+            poll.register(fd, select.POLLIN)
+        return bool(poll.poll(max(wait_s, 0.0) * 1000))
+    return False
 
 
 def clean_up() -> None:

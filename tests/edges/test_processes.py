@@ -452,6 +452,51 @@ def test_orphans_of_a_dead_child_are_ended_however_they_hid() -> None:
 
 
 @apart
+def test_a_death_that_takes_its_time_is_waited_for() -> None:
+    processes.adopt_orphans()
+    stranger = subprocess.Popen(["sleep", "60"])
+
+    def kill_later(pid: int, signum: int) -> None:
+        if not dying:
+            dying.append(threading.Timer(0.5, kill, (stranger.pid, signum)))
+            dying[0].start()
+
+    kill = os.kill
+    dying: list[threading.Timer] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("kill", "killpg"):
+            patch.setattr(processes.os, name, kill_later)
+        exit = processes.end_strangers((), alive_too=True)
+    assert not is_alive(stranger.pid)
+    assert exit.peak_memory_bytes > 0, "it was waited for"
+
+
+@apart
+def test_what_cannot_be_killed_is_waited_for_as_long_as_was_said() -> None:
+    processes.adopt_orphans()
+    stranger = subprocess.Popen(["sleep", "60"])
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("kill", "killpg"):
+            patch.setattr(processes.os, name, lambda *_: None)
+        exit = processes.end_strangers((), alive_too=True, wait_s=0.01)
+    assert (is_alive(stranger.pid), exit.peak_memory_bytes) == (True, 0)
+    stranger.kill()
+
+
+@apart
+def test_without_descriptors_strangers_are_killed_all_the_same() -> None:
+    def no_room(pid: int) -> int:
+        raise OSError(errno.EMFILE, "no room for a descriptor")
+
+    processes.adopt_orphans()
+    stranger = subprocess.Popen(["sleep", "60"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes.os, "pidfd_open", no_room)
+        processes.end_strangers((), alive_too=True)
+    wait_for(lambda: not is_alive(stranger.pid))
+
+
+@apart
 def test_reaping_orphans_never_takes_the_exit_status_of_a_child_of_ours() -> None:
     processes.adopt_orphans()
     ours = [start(leave, code) for code in range(20, 25)]
