@@ -271,6 +271,7 @@ def test_one_changes_the_server_at_a_time(
     other = Embedded(data_dir, bin_dir=bin_dir())
     change = other._try_lock(embedded.CHANGE_LOCK)
     assert change is not None
+    os.close(wait_for(lambda: opened._living() is None and opened._try_lock(embedded.SERVER_LOCK)))
     assert not opened.restart(), "which never waits"
     with pytest.raises(EmbeddedError, match=r"another process has held change\.lock"):
         other.open()
