@@ -24,7 +24,7 @@ class Record(NamedTuple):
     pid: int
     start: int  # ns since the epoch
     end: int  # the same; 0: it has only begun
-    note: int  # of `lat` when it was sent, of `crash` its number
+    note: int  # of `lat` when it was sent, of `crash` its number, of `burn` its CPU time in ns
 
 
 def record(start: int, end: int, note: int = 0) -> None:
@@ -61,9 +61,10 @@ def lat(sent: int) -> None:
 
 
 def burn() -> None:
-    start = time.time_ns()
+    start, cpu = time.time_ns(), time.thread_time_ns()
     burn_once()
-    record(start, time.time_ns())
+    cpu = time.thread_time_ns() - cpu
+    record(start, time.time_ns(), cpu)
 
 
 def nap(ms: int) -> None:

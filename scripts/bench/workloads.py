@@ -117,9 +117,8 @@ def latency(product: Base, case: str, n: int) -> Row:
 
 def cpu(product: Base, case: str, n: int) -> Row:
     """n jobs of about 25 ms of pure-Python CPU wait. Efficiency: the time of two ideal cores, by the median time of
-    the same loop alone in one process before and after, over the time from first start to last end. `in_jobs` needs no
-    such comparison, between whose halves the clock of a shared machine moves: how much of that time both workers were
-    between the first and the last line of a job.
+    the same loop alone in one process before and after, over the time from first start to last end. What `shares`
+    adds needs no such comparison, between whose halves the clock of a shared machine moves.
     """
     del case
     product.fresh()
@@ -129,11 +128,21 @@ def cpu(product: Base, case: str, n: int) -> Row:
     singles_s = single_burns_s()
     with Service(product) as service:
         service.wait_jobs(n)
-    records = jobs.records()
+    found = jobs.records()
+    first, last = span(found)
+    return efficiency(n, last - first, singles_s + single_burns_s()) | shares(found)
+
+
+def shares(records: list[jobs.Record]) -> Row:
+    """Of the time of two cores from first start to last end: `in_jobs`, while a worker was between the first and the
+    last line of a job; `job_cpu`, what the jobs had as CPU time, without what others took from them meanwhile.
+    """
     first, last = span(records)
-    in_jobs_s = sum(one.end - one.start for one in records) / 1e9
-    found = efficiency(n, last - first, singles_s + single_burns_s())
-    return {**found, "in_jobs": in_jobs_s / 2 / (last - first)}
+    of_both_ns = 2 * (last - first) * 1e9
+    return {
+        "in_jobs": sum(one.end - one.start for one in records) / of_both_ns,
+        "job_cpu": sum(one.note for one in records) / of_both_ns,
+    }
 
 
 def single_burns_s() -> list[float]:

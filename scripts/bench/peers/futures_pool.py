@@ -8,8 +8,8 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from bench.adapter import Base, Row
-from bench.jobs import JOBS, burn_once
-from bench.workloads import efficiency, single_burns_s
+from bench.jobs import JOBS, RECORDS, burn_once, records
+from bench.workloads import efficiency, shares, single_burns_s
 
 
 class Adapter(Base):
@@ -31,8 +31,9 @@ class Adapter(Base):
     def cpu(self, case: str, n: int) -> Row:
         del case
         singles_s = single_burns_s()
+        RECORDS.unlink(missing_ok=True)
         took_s = _took_s(JOBS["burn"], n)
-        return efficiency(n, took_s, singles_s + single_burns_s())
+        return efficiency(n, took_s, singles_s + single_burns_s()) | shares(records())
 
 
 def _took_s(body: Callable[[], Any], n: int) -> float:
