@@ -117,8 +117,8 @@ def latency(product: Base, case: str, n: int) -> Row:
 
 def cpu(product: Base, case: str, n: int) -> Row:
     """n jobs of about 25 ms of pure-Python CPU wait. Efficiency: the time of two ideal cores, by the median time of
-    the same loop alone in one process before and after, over the time from first start to last end. What `shares`
-    adds needs no such comparison, between whose halves the clock of a shared machine moves.
+    the same loop alone in one process before and after, over the time from first start to last end. The clock of a
+    shared machine moves by a third meanwhile; so `job_cpu` is compared, with that of two bare processes (ref).
     """
     del case
     product.fresh()

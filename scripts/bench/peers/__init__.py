@@ -43,7 +43,7 @@ PEERS = {
         REDIS, ("celery[redis]==5.7.0",), "redis", _variants("tuned", "default", mixed="fair", crash="late")
     ),
     "futures_pool": Peer("drain cpu", store="none"),
-    "ref": Peer("drain push backlog snapshot payloads"),  # what PostgreSQL itself can do
+    "ref": Peer("drain push cpu backlog snapshot payloads"),  # what machine and PostgreSQL can do
 }
 POSTGRES_PEERS = tuple(
     name for name, peer in PEERS.items() if peer.store == "postgres" and name not in ("tenure", "ref")

@@ -1,11 +1,13 @@
-"""What PostgreSQL itself can do here: no product, only SQL.
+"""What this machine and its PostgreSQL can do: no product, only SQL.
 
 Two processes claim 100 jobs, run them, and finish them with the next claim, in one round trip. A push is a single
-INSERT, the batch API is COPY. `payloads` is the bare script that writes and reads what the workload does.
+INSERT, the batch API is COPY. `payloads` is the bare script that writes and reads what the workload does. `cpu` are
+the two ideal cores: two processes that do nothing but run the jobs, each the next one as soon as it is free.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from multiprocessing import get_context
@@ -14,7 +16,9 @@ import psycopg
 from psycopg.types.json import Jsonb
 
 from bench.adapter import Base, Row, chunks
-from bench.jobs import JOBS
+from bench.jobs import JOBS, RECORDS, records
+from bench.service import span
+from bench.workloads import efficiency, shares, single_burns_s
 
 SCHEMA = """
 create table job (
@@ -41,7 +45,7 @@ class Adapter(Base):
 
     def __init__(self, variant: str) -> None:
         super().__init__(variant)
-        self.own = {"payloads": self.payloads}
+        self.own = {"payloads": self.payloads, "cpu": self.cpu}
 
     def install(self) -> None:
         with self.connect() as conn:
@@ -69,6 +73,24 @@ class Adapter(Base):
     def commands(self) -> list[tuple[list[str], dict[str, str]]]:
         return [(self.worker(), {})] * 2
 
+    def cpu(self, case: str, n: int) -> Row:
+        del case
+        RECORDS.write_bytes(b"")
+        singles_s = single_burns_s()
+        fork = get_context("fork")
+        waiting, fill_fd = os.pipe()
+        os.write(fill_fd, bytes(n))
+        os.close(fill_fd)
+        cores = [fork.Process(target=burn_all, args=(waiting,)) for _ in range(2)]
+        for core in cores:
+            core.start()
+        for core in cores:
+            core.join()
+        os.close(waiting)
+        found = records()
+        first, last = span(found)
+        return efficiency(n, last - first, singles_s + single_burns_s()) | shares(found)
+
     def payloads(self, case: str, n: int) -> Row:
         del case
         text = random.Random(15).randbytes(512 * 1024).hex()
@@ -95,6 +117,12 @@ class Adapter(Base):
             "run_s": ran_s - pushed_s,
             "read_s": read_s - ran_s,
         }
+
+
+def burn_all(waiting: int) -> None:
+    """Take a job, a byte of a pipe, and run it, until none is left."""
+    while os.read(waiting, 1):
+        JOBS["burn"]()
 
 
 def echo(url: str, ids: range) -> None:
