@@ -136,6 +136,11 @@ class Record(Message, frozen=True, kw_only=True):
     unstarted: tuple[Lease, ...] = ()
     dead: Holder | None = None
 
+    @property
+    def tells(self) -> bool:
+        """Whether it is known to change a job. Of claims that only its worker may have heard of it knows nothing."""
+        return bool(self.settlements or self.unstarted)
+
 
 class Progressed(Message, frozen=True, kw_only=True):
     """To the scheduler, at most once a second: how far running attempts have come."""

@@ -406,8 +406,9 @@ def _after_loss(state: State, chance: float, now_s: float) -> list[Message]:
 def _next(state: State, now_s: float) -> Action:
     if state.call is not None:
         return Do(state.call)  # told something before the statement was sent: it is still the next
-    if state.stopping and (state.forgotten or now_s < state.retry_at_s) and not state.records:
-        return Leave(EXIT_OK)
+    if state.stopping and (state.forgotten or now_s < state.retry_at_s):
+        if not any(record.tells for record in state.records):
+            return Leave(EXIT_OK)
     call = _next_call(state, now_s) if now_s >= state.retry_at_s else None
     if call is not None:
         state.call, state.called_s = call, now_s

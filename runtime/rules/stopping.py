@@ -2,7 +2,8 @@
 
 Draining takes back what was claimed and not begun, lets running jobs end, and keeps their leases alive
 meanwhile. A second stop, or the end of the grace, kills and releases. The scheduler goes last: it writes
-what the others leave behind.
+what the others leave behind, if the database comes back within the grace. Where that is nothing, the database
+is not waited for.
 """
 
 from __future__ import annotations
@@ -63,14 +64,13 @@ def advance_stop(state: State, now_s: float, out: list[Effect]) -> None:
             for slot in state.workers
             if slot.batch and slot.batch.claims
         ]
-    if state.phase != "closing" and not state.records and not any(slot.alive for slot in state.workers):
-        state.phase = "closing"
-        state.stop_by_s = now_s + CLOSING_S
-        if state.scheduler.phase == "up":
-            state.scheduler.phase = "stopping"
-            out.append(Say(SCHEDULER, Stop()))
-        else:
-            state.stop_by_s = now_s
+    if state.phase != "closing" and not any(slot.alive for slot in state.workers):
+        if state.phase == "draining" and not any(record.tells for record in state.records):
+            state.stop_by_s = min(state.stop_by_s, now_s + FORCED_S)  # the database may be away for good
+            if now_s >= state.stop_by_s:
+                state.records.clear()
+        if not state.records:
+            _close(state, now_s, out)
     if now_s < state.stop_by_s:
         return
     if state.phase == "draining":
@@ -78,6 +78,16 @@ def advance_stop(state: State, now_s: float, out: list[Effect]) -> None:
     else:
         kill(state.scheduler, out)
         finish(state, out)
+
+
+def _close(state: State, now_s: float, out: list[Effect]) -> None:
+    state.phase = "closing"
+    state.stop_by_s = now_s + CLOSING_S
+    if state.scheduler.phase == "up":
+        state.scheduler.phase = "stopping"
+        out.append(Say(SCHEDULER, Stop()))
+    else:
+        state.stop_by_s = now_s
 
 
 def finish(state: State, out: list[Effect]) -> None:

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from runtime.model.exits import EXIT_OK
-from runtime.model.jobs import Lease, Outlook, Renewed
+from runtime.model.jobs import Holder, Lease, Outlook, Renewed, Settlement
 from runtime.model.messages import AnythingLeft, Message, Record, Recorded, Renew, Renewals, Stop, Woken
-from runtime.rules import scheduler
+from runtime.rules import budgets, scheduler
 from runtime.rules.scheduler import (
     CATCH_UP_S,
     PRUNE_EVERY_S,
@@ -233,6 +233,18 @@ def test_it_leaves_only_when_all_that_is_attested_is_written() -> None:
     it(Told(Stop()))
     assert it.answer(first) == Do(Forget())
     assert it(Answered(None)) == Leave(EXIT_OK)
+
+
+@pytest.mark.parametrize(
+    "settlements", [(), (budgets.cancelled(Lease("a", 1)),)], ids=["nothing", "an outcome"]
+)
+def test_without_a_database_it_leaves_when_it_has_nothing_to_tell(
+    settlements: tuple[Settlement, ...],
+) -> None:
+    it = started()
+    it(Told(Record(number=1, settlements=settlements, dead=Holder("n", 1, 1))))
+    it(Told(Stop()))
+    assert (it(Lost(0.5)) == Leave(EXIT_OK)) == (not settlements)
 
 
 def test_it_asks_again_until_nothing_is_left() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runtime.model.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, Exit
 from runtime.model.jobs import Ending
 from runtime.model.messages import Record, Recorded, Stop
-from runtime.rules import fleet
+from runtime.rules import budgets, fleet
 from runtime.rules.fleet import SCHEDULER
 from runtime.rules.stopping import FORCED_S, SECOND_STOP_S
 from tests.rules.driver import Service
@@ -69,6 +69,28 @@ def test_a_drained_service_closes_its_scheduler_last_and_exits_0() -> None:
         effects = service.hear(SCHEDULER, Recorded(number=record.number))
     assert service.said(effects, SCHEDULER, Stop)
     assert service.codes(service.end(SCHEDULER, LEFT)) == [EXIT_OK]
+
+
+def test_a_database_that_is_away_is_not_waited_for_when_there_is_nothing_to_tell_it() -> None:
+    service = Service(workers=1, grace_s=60.0).begin()
+    service.idle("worker 1")
+    service.ask_stop()
+    service.end("worker 1", LEFT)
+    assert not service.said(service.tick_until(service.now_s + FORCED_S - 0.1), SCHEDULER, Stop)
+    effects = service.tick_until(service.now_s + 0.2)
+    assert service.said(effects, SCHEDULER, Stop)
+    assert not service.killed(effects)
+    assert service.codes(service.end(SCHEDULER, LEFT)) == [EXIT_OK]
+
+
+def test_it_is_waited_for_to_hear_of_an_outcome() -> None:
+    service = Service(workers=1, grace_s=60.0).begin()
+    [held] = service.claim("worker 1", 1)
+    service.ask_stop()
+    [record] = service.said(service.end("worker 1", LEFT, [budgets.cancelled(held.lease)]), SCHEDULER, Record)
+    effects = service.tick_until(service.now_s + 59.0)
+    assert not service.said(effects, SCHEDULER, Stop)
+    assert service.said(service.hear(SCHEDULER, Recorded(number=record.number)), SCHEDULER, Stop)
 
 
 def test_no_child_is_started_while_draining() -> None:
