@@ -7,7 +7,7 @@ lost. What the database says about being away becomes `StoreUnavailable`; every 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
@@ -216,14 +216,17 @@ class PostgresStore:
                 connect_timeout=max(round(self._connect_timeout_s), 1),
             )
             threshold = 5 if self._prepare else None  # None: nothing is ever prepared
-            conn = psycopg.connect(**found, autocommit=True, prepare_threshold=threshold)
+            with ExitStack() as unless_set_up:
+                conn = psycopg.connect(**found, autocommit=True, prepare_threshold=threshold)
+                unless_set_up.callback(conn.close)
+                conn.add_notify_handler(lambda notify: self._heard(notify.payload))
+                conn.execute(statements.SESSION)
+                if self._prepare:
+                    conn.execute(statements.PLANNER, {"local": False})
+                if self._listening:
+                    conn.execute(statements.LISTEN)
+                unless_set_up.pop_all()
             self._conn = conn
-            conn.add_notify_handler(lambda notify: self._heard(notify.payload))
-            conn.execute(statements.SESSION)
-            if self._prepare:
-                conn.execute(statements.PLANNER, {"local": False})
-            if self._listening:
-                conn.execute(statements.LISTEN)
         return self._conn
 
     @contextmanager

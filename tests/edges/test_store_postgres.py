@@ -600,6 +600,22 @@ def test_an_interrupt_in_the_middle_of_a_statement_costs_the_next_call_nothing(r
     assert real.push([job := new()]) == [job.id]
 
 
+def test_an_interrupt_between_connecting_and_its_settings_leaves_no_connection_without_them(
+    real: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(conn: psycopg.Connection, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    real.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(psycopg.Connection, "execute", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            real.counts()
+    assert real._rows("select current_setting('enable_seqscan'), current_setting('timezone')") == [
+        ("off", "UTC")
+    ]
+
+
 def test_a_lost_deadlock_is_tried_again(real: PostgresStore) -> None:
     tries = []
 
