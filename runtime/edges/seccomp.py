@@ -2,6 +2,7 @@
 
 The rule looks at `connect` of plain TCP. A socket of Multipath TCP and a first packet that carries data (Fast Open)
 connect without being asked. They are answered as by a kernel that has neither, so programs fall back to what is asked.
+So are all calls by the tables of other word sizes, whose numbers are others: 32-bit programs do not run.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ _ARCHITECTURES = {  # AUDIT_ARCH_*, and the numbers of socket, sendto, sendmsg a
     "aarch64": (0xC00000B7, 198, 206, 211, 269),
 }
 _IO_URING_SETUP = 425  # on both; it makes and sends by sockets where no filter sees it
+_X32 = 0x4000_0000  # and above: x86-64 with 32-bit pointers, by numbers of its own
 _MPTCP = 262
 _FAST_OPEN = 0x2000_0000
 
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
-_LOAD, _IF_EQUAL, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # of 32 bits
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # of 32 bits
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in what the filter is shown; little-endian both
 _ALLOW, _ERRNO = 0x7FFF_0000, 0x0005_0000
 
@@ -37,7 +39,7 @@ def is_known() -> bool:
 
 
 def refuse_other_ways() -> None:
-    """Refuse Multipath TCP, Fast Open and io_uring from now on, in the calling thread and all that it starts.
+    """Refuse Multipath TCP, Fast Open, io_uring and 32-bit calls from now on, in this thread and all that it starts.
 
     The thread must have given up new privileges. Nothing happens where the kernel has no filters.
     """
@@ -52,7 +54,10 @@ def _filter(architecture: int, socket: int, sendto: int, sendmsg: int, sendmmsg:
     return [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_IF_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
+        (_LOAD, 0, 0, _NUMBER),
+        (_IF_AT_LEAST, 0, 1, _X32),
+        (_RETURN, 0, 0, _ERRNO | errno.ENOSYS),
         *_refuse_if(socket, 2, _IF_EQUAL, _MPTCP, errno.EPROTONOSUPPORT),
         *_refuse_if(sendto, 3, _IF_ANY_BIT, _FAST_OPEN, errno.EOPNOTSUPP),
         *_refuse_if(sendmsg, 2, _IF_ANY_BIT, _FAST_OPEN, errno.EOPNOTSUPP),

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import importlib
+import mmap
 import os
+import platform
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +26,7 @@ from runtime.model.reach import Filesystem, Reach, parse_origin
 from tests.helpers.forks import in_fork, refusal
 
 URL = "postgresql://u:secret@127.0.0.1:5/d"
+SOCKET_I386 = 359  # the number of that call for 32-bit programs
 
 _INTERPRETERS = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
 
@@ -422,3 +426,75 @@ def test_without_a_right_for_the_database_the_environment_holds_nothing_of_it(
 
     assert in_fork(lambda: left(("mail.send",))) == ["API_URL", "PLAIN"]
     assert len(in_fork(lambda: left(("a.write",)))) == len(theirs) + 2
+
+
+@needs_ports
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the machine code below is for x86-64")
+def test_a_32_bit_call_is_no_way_around_the_filter(server: int) -> None:
+    def of_32_bit(number: int, *arguments: int) -> int:
+        """push rbx; mov eax, ebx, ecx, edx; int 0x80; cdqe; pop rbx; ret"""
+        moves = zip(b"\xb8\xbb\xb9\xba", (number, *arguments), strict=False)
+        code = b"\x53" + b"".join(struct.pack("<BI", *move) for move in moves) + b"\xcd\x80\x48\x98\x5b\xc3"
+        page = mmap.mmap(-1, len(code), prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        page.write(code)
+        return int(ctypes.CFUNCTYPE(ctypes.c_long)(ctypes.addressof(ctypes.c_char.from_buffer(page)))())
+
+    def tried() -> int:
+        confine("k", egress(f"tcp://127.0.0.1:{server}"), URL)
+        return of_32_bit(SOCKET_I386, socket.AF_INET, socket.SOCK_STREAM, 262)
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(of_32_bit(SOCKET_I386, socket.AF_INET, socket.SOCK_STREAM, 0) < 0)
+    if os.waitpid(pid, 0)[1]:
+        pytest.skip("this kernel runs no 32-bit programs")
+    assert in_fork(tried) == -errno.ENOSYS
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_filter_lets_pass_what_it_does_not_know_and_nothing_of_another_architecture(machine: str) -> None:
+    own, sock, sendto, sendmsg, sendmmsg = seccomp._ARCHITECTURES[machine]
+    i386, fast = 0x4000_0003, 0x2000_0000
+
+    def verdict(architecture: int, number: int, *arguments: int) -> int:
+        """Of the filter, carried out as the kernel does: 0, or the error that it is answered with."""
+        words = [
+            number,
+            architecture,
+            0,
+            0,
+            *(word for each in (*arguments, 0, 0, 0, 0) for word in (each, 0)),
+        ]
+        value, at, program = 0, 0, seccomp._filter(own, sock, sendto, sendmsg, sendmmsg)
+        while True:
+            code, if_true, if_false, operand = program[at]
+            at += 1
+            match code:
+                case seccomp._LOAD:
+                    value = words[operand // 4]
+                case seccomp._RETURN:
+                    return operand & 0xFFFF if operand != seccomp._ALLOW else 0
+                case seccomp._IF_EQUAL:
+                    at += if_true if value == operand else if_false
+                case seccomp._IF_AT_LEAST:
+                    at += if_true if value >= operand else if_false
+                case seccomp._IF_ANY_BIT:
+                    at += if_true if value & operand else if_false
+                case _:
+                    raise AssertionError(code)
+
+    assert verdict(own, sock, socket.AF_INET, socket.SOCK_STREAM, 0) == 0
+    assert verdict(own, sock, socket.AF_INET, socket.SOCK_STREAM, 262) == errno.EPROTONOSUPPORT
+    assert verdict(own, sendto, 3, 0, 0, 0) == 0
+    assert [
+        verdict(own, number, *arguments)
+        for number, arguments in (
+            (sendto, (3, 0, 0, fast)),
+            (sendmsg, (3, 0, fast)),
+            (sendmmsg, (3, 0, 0, fast)),
+        )
+    ] == [errno.EOPNOTSUPP] * 3
+    assert verdict(own, 425) == errno.ENOSYS
+    assert [verdict(own, number) for number in (0, 39, 172, 462)] == [0] * 4
+    assert verdict(own, 0x4000_0000 | sock, socket.AF_INET, socket.SOCK_STREAM, 262) == errno.ENOSYS
+    assert [verdict(i386, number) for number in (1, sock, 359)] == [errno.ENOSYS] * 3
