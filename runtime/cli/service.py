@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from runtime.cli import output
+from runtime.cli import output, serve
 from runtime.cli.settings import ConfigPath, Json, settings, shown
 from runtime.errors import ConfigError, DefinitionError, Error
 from runtime.model import reach
@@ -34,7 +34,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 def run(
     workers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=1024, help="Processes; else as configured.")
+        int | None,
+        typer.Option(metavar="N", min=1, max=serve.WORKERS_MAX, help="Processes; else as configured."),
     ] = None,
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="Stop when nothing is queued or running.")
@@ -42,28 +43,7 @@ def run(
     config: ConfigPath = None,
 ) -> int:
     """Run the service: its workers, and without a database URL also the database."""
-    found = settings(config)
-    if workers is not None:
-        found = msgspec.structs.replace(
-            found, service=msgspec.structs.replace(found.service, workers=workers)
-        )
-    with _hidden("rich"):  # structlog would load it, 5 MiB, to colour tracebacks that no line of ours has
-        from runtime.actors import service
-
-    return service.run(found, until_idle=until_idle)
-
-
-@contextlib.contextmanager
-def _hidden(package: str) -> Iterator[None]:
-    """What is imported inside finds that `package` is not installed, unless it is loaded already."""
-    if package in sys.modules:
-        yield
-        return
-    sys.modules[package] = None  # type: ignore[assignment]  # as the import system defines it
-    try:
-        yield
-    finally:
-        del sys.modules[package]
+    return serve.run(workers, until_idle, config)
 
 
 def migrate(json: Json = False, config: ConfigPath = None) -> int:
