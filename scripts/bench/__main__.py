@@ -140,7 +140,18 @@ def _surroundings(place: Path, pythons: dict[str, Path], stack: ExitStack) -> di
         "BENCH_BURN_LOOPS": str(round(loops * BURN_S / fastest_s)),
         "BENCH_PG": stack.enter_context(servers.postgres(place)),
         "PYTHONPATH": str(ROOT / "scripts"),
+        "PYTHONDONTWRITEBYTECODE": "",
     }
+    # As pip has done for the other products: one that compiles itself at each start is larger and slower for it.
+    compiled = [
+        str(pythons["tenure"]),
+        "-m",
+        "compileall",
+        "-q",
+        str(ROOT / "runtime"),
+        str(ROOT / "scripts" / "bench"),
+    ]
+    subprocess.run(compiled, env=os.environ | found, check=True)
     if any(PEERS[name].store == "redis" for name in pythons):
         found["BENCH_REDIS"] = stack.enter_context(servers.redis(place))
     return found
