@@ -20,7 +20,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -472,7 +471,7 @@ def _one_ends(pids: Iterable[int], wait_s: float) -> bool:
 
     False: none did, or there is no descriptor left to wait by.
     """
-    with ExitStack() as stack, contextlib.suppress(OSError):
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
         poll = select.poll()
         for pid in islice(pids, _WATCHED_MAX):
             fd = os.pidfd_open(pid)

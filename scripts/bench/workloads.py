@@ -128,6 +128,11 @@ def cpu(product: Base, case: str, n: int) -> Row:
     singles_s = single_burns_s()
     with Service(product) as service:
         service.wait_jobs(n)
+    return burned(n, singles_s)
+
+
+def burned(n: int, singles_s: list[float]) -> Row:
+    """The row of n jobs that have run, by their records; `singles_s`: the single loops before."""
     found = jobs.records()
     first, last = span(found)
     return efficiency(n, last - first, singles_s + single_burns_s()) | shares(found)

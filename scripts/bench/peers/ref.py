@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
 from multiprocessing import get_context
+from typing import Any
 
 import psycopg
 from psycopg.types.json import Jsonb
 
 from bench.adapter import Base, Row, chunks
-from bench.jobs import JOBS, RECORDS, records
-from bench.service import span
-from bench.workloads import efficiency, shares, single_burns_s
+from bench.jobs import JOBS, RECORDS
+from bench.workloads import burned, single_burns_s
 
 SCHEMA = """
 create table job (
@@ -77,19 +78,12 @@ class Adapter(Base):
         del case
         RECORDS.write_bytes(b"")
         singles_s = single_burns_s()
-        fork = get_context("fork")
         waiting, fill_fd = os.pipe()
         os.write(fill_fd, bytes(n))
         os.close(fill_fd)
-        cores = [fork.Process(target=burn_all, args=(waiting,)) for _ in range(2)]
-        for core in cores:
-            core.start()
-        for core in cores:
-            core.join()
+        at_once(burn_all, [(waiting,)] * 2)
         os.close(waiting)
-        found = records()
-        first, last = span(found)
-        return efficiency(n, last - first, singles_s + single_burns_s()) | shares(found)
+        return burned(n, singles_s)
 
     def payloads(self, case: str, n: int) -> Row:
         del case
@@ -100,12 +94,7 @@ class Adapter(Base):
         for id in range(n):
             self.conn.execute("insert into big (id, payload) values (%s, %s)", (id, Jsonb(text)))
         pushed_s = time.perf_counter()
-        fork = get_context("fork")
-        workers = [fork.Process(target=echo, args=(self.url(), range(part, n, 2))) for part in (0, 1)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        at_once(echo, [(self.url(), range(part, n, 2)) for part in (0, 1)])
         ran_s = time.perf_counter()
         for id in range(n):
             [(result,)] = self.conn.execute("select result from big where id = %s", (id,)).fetchall()
@@ -117,6 +106,16 @@ class Adapter(Base):
             "run_s": ran_s - pushed_s,
             "read_s": read_s - ran_s,
         }
+
+
+def at_once(body: Callable[..., None], calls: list[tuple[Any, ...]]) -> None:
+    """Call it with each of these arguments in a process of its own, and wait for them all."""
+    fork = get_context("fork")
+    workers = [fork.Process(target=body, args=arguments) for arguments in calls]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
 
 
 def burn_all(waiting: int) -> None:
