@@ -1,7 +1,7 @@
 """The command line: one module a command group; a command parses, opens, calls one function, prints and closes.
 
-Here is the way in and the way out: what a service does not parse goes to all commands, and which exit status an error
-has.
+Here is the way in and the way out: a service is run without the parser of all other commands, and each error has its
+exit status.
 
 Exit status: 0 done, 1 it failed or the answer is no, 2 wrong use or configuration, 130 interrupted.
 """

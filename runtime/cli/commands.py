@@ -1,4 +1,4 @@
-"""Which commands there are, and what typer says of words that fit none. A module a command group has their work.
+"""Which commands there are, and what is said of words that fit none. The work of each group is in a module beside.
 
 What a command needs is imported by that command, so that `tenure --help` and `tenure push` start quickly.
 """
@@ -74,4 +74,4 @@ def _global_options(
         ),
     ] = None,
 ) -> None:
-    """Read by the commands, which take the same option; see `settings.ConfigPath`."""
+    """Read by the commands, which take the same option; see `options.ConfigPath`."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runtime.cli import output
-from runtime.cli.settings import ConfigPath, JobId, Json, Kind, Limit, WrongUse, handlers, settings
+from runtime.cli.options import ConfigPath, JobId, Json, Kind, Limit, WrongUse
+from runtime.cli.settings import handlers, settings
 from runtime.model.exits import EXIT_FAILED, EXIT_OK
 from runtime.model.jobs import PRIORITIES, JobView, State
 

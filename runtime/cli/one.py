@@ -10,7 +10,8 @@ import typer
 
 from runtime.cli import output
 from runtime.cli.jobs import handlers_of
-from runtime.cli.settings import ConfigPath, Json, WrongUse, settings
+from runtime.cli.options import ConfigPath, Json, WrongUse
+from runtime.cli.settings import settings
 from runtime.model.exits import EXIT_FAILED, EXIT_OK, Progress
 from runtime.model.jobs import Attempt
 from runtime.model.units import format_duration

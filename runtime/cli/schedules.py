@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runtime.cli import output
-from runtime.cli.settings import ConfigPath, Json, settings
+from runtime.cli.options import ConfigPath, Json
+from runtime.cli.settings import settings
 from runtime.model.exits import EXIT_FAILED, EXIT_OK
 from runtime.model.jobs import ScheduleView
 

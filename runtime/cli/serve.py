@@ -7,7 +7,6 @@ also has the complaints and the help.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 from collections import deque
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+from runtime.cli.settings import settings
 
 WORKERS_MAX = 1024
 _COUNT = re.compile("[0-9]{1,4}")
@@ -68,9 +69,7 @@ def run(workers: int | None, until_idle: bool, config: Path | None) -> int:
         ConfigError: the settings are wrong; it names the key.
         Error: as of `runtime.actors.service.run`.
     """
-    from runtime.config import load
-
-    found = load(config, os.environ, Path.cwd())
+    found = settings(config)
     if workers is not None:
         found = msgspec.structs.replace(
             found, service=msgspec.structs.replace(found.service, workers=workers)

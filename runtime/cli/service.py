@@ -11,7 +11,8 @@ import msgspec
 import typer
 
 from runtime.cli import output, serve
-from runtime.cli.settings import ConfigPath, Json, settings, shown
+from runtime.cli.options import ConfigPath, Json
+from runtime.cli.settings import settings, shown
 from runtime.errors import ConfigError, DefinitionError, Error
 from runtime.model import reach
 from runtime.model.exits import EXIT_FAILED, EXIT_OK, EXIT_USAGE

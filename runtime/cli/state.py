@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from runtime.cli import output
-from runtime.cli.settings import ConfigPath, Json, settings, shown
+from runtime.cli.options import ConfigPath, Json
+from runtime.cli.settings import settings, shown
 from runtime.model.exits import EXIT_FAILED, EXIT_OK
 from runtime.model.jobs import Stats
 from runtime.rules.nodes import is_lost

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runtime.cli import output
-from runtime.cli.settings import ConfigPath, Json, Limit, WrongUse, handlers, settings
+from runtime.cli.options import ConfigPath, Json, Limit, WrongUse
+from runtime.cli.settings import handlers, settings
 from runtime.model.exits import EXIT_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
