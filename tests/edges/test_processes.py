@@ -486,14 +486,21 @@ def test_what_cannot_be_killed_is_waited_for_as_long_as_was_said() -> None:
 @apart
 def test_without_descriptors_strangers_are_killed_all_the_same() -> None:
     def no_room(pid: int) -> int:
+        looked.append(pid)
         raise OSError(errno.EMFILE, "no room for a descriptor")
 
     processes.adopt_orphans()
     stranger = subprocess.Popen(["sleep", "60"])
+    killed: list[tuple[int, int]] = []
+    looked: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
+        for name in ("kill", "killpg"):  # nobody dies so fast that there is no need of a descriptor
+            patch.setattr(processes.os, name, lambda *words: killed.append(words))
         patch.setattr(processes.os, "pidfd_open", no_room)
         processes.end_strangers((), alive_too=True)
-    wait_for(lambda: not is_alive(stranger.pid))
+    assert killed == [(stranger.pid, signal.SIGKILL)] * 2, "it and its group"
+    assert looked == [stranger.pid]
+    stranger.kill()
 
 
 @apart
