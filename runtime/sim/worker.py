@@ -62,6 +62,7 @@ class Running:
     number: int
     run: Execution
     obeys: bool  # soft signals
+    called: bool = False  # whether the handler is, which alone a soft signal may interrupt
 
 
 class Worker(Process):
@@ -179,7 +180,7 @@ class Worker(Process):
 
     def _obey(self, number: int, why: Why) -> None:
         running = self.running
-        if running is None or not running.obeys or running.run.end_s is not None:
+        if running is None or not running.called or not running.obeys or running.run.end_s is not None:
             return
         claim = running.claim
         if why == "stop" and running.number <= number:
@@ -297,6 +298,7 @@ class Worker(Process):
 
     def _run(self, running: Running) -> None:
         chance = self.world.chance
+        running.called = True
         [plan] = chance.choices(tuple(PLANS), tuple(PLANS.values()))
         self.world.say(self.name, "runs", (running.claim.lease, plan))
         kind = running.claim.kind
