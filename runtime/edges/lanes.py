@@ -14,20 +14,31 @@ from datetime import datetime
 Lane = tuple[int, str]  # priority, queue
 Position = tuple[datetime, str]  # due, id
 
+KEPT = 16  # lanes remembered besides those that had something due at the last look
+
 
 class Lanes:
     """The lanes that one store object knows, and how far its claims have come in each."""
 
     def __init__(self) -> None:
-        self._positions: dict[Lane, Position | None] = {}
+        self._positions: dict[Lane, Position | None] = {}  # those found last come first
+        self._walked: list[Lane] = []
         self._turn = 0
 
     def __bool__(self) -> bool:
         return bool(self._positions)
 
     def rewind(self, found: Iterable[Lane]) -> None:
-        """Know just these lanes from now on, each from its head."""
-        self._positions = dict.fromkeys(found)
+        """Walk just these lanes from now on, each from its head; if there are none, all that were found lately.
+
+        The next job most likely comes to a lane that had some before. While there is work, these are not walked:
+        what others have claimed behind an old position may still be in the index.
+        """
+        heads: dict[Lane, Position | None] = dict.fromkeys(found)
+        if heads:
+            older = [one for one in self._positions.items() if one[0] not in heads]
+            self._positions = heads | dict(older[:KEPT])
+        self._walked = sorted(heads or self._positions)
 
     def walk(self, queues: Sequence[str]) -> list[tuple[Lane, Position | None]]:
         """The lanes of these queues (`["*"]`: all), most urgent first; None as position: the head.
@@ -36,7 +47,7 @@ class Lanes:
         """
         everything = "*" in queues
         served: dict[int, list[Lane]] = {}
-        for lane in sorted(self._positions):
+        for lane in self._walked:
             if everything or lane[1] in queues:
                 served.setdefault(lane[0], []).append(lane)
         self._turn += 1

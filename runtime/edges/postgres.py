@@ -566,8 +566,7 @@ class PostgresStore:
         ).fetchall()
         self._lanes_after = found[-1][:2] if len(found) == LANES_LIMIT else (-1, "")
         due = [(priority, queue) for priority, queue, is_due in found if is_due]
-        if due:  # else the next job probably comes behind the positions that are known
-            self._lanes.rewind(due)
+        self._lanes.rewind(due)
         return bool(due) or self._lanes_after[0] >= 0
 
     def _pick(

@@ -186,7 +186,7 @@ class Store(Protocol):
 
         A rewinding claim finds the lanes that have something due and starts at the head of each; another
         one goes on in these lanes behind the last job that was claimed, and so sees neither new lanes nor
-        jobs that came in behind. Queues of one priority take turns in being first.
+        jobs that came in behind. After a rewind that finds nothing it goes on in the lanes found before. Queues of one priority take turns in being first.
 
         Raises:
             ValueError: a settlement is no outcome: its state is running, or done with another ending.

@@ -136,6 +136,7 @@ class State(msgspec.Struct):
     rewound: bool = False  # whether the exchange under way starts at the head
     rewind_after_s: float = 0.0
     idle: bool = False
+    woken: bool = False  # from idling, and no claim since
     stopping: bool = False
     recycle: bool = False  # the shell's wish: the process has grown too large
     recover: bool = False
@@ -174,7 +175,8 @@ def hear(state: State, message: Wake | Stop) -> None:
         case Stop():
             state.stopping = True
         case Wake():
-            state.idle = False  # what is new most likely is in a lane that is known, behind its position
+            state.woken |= state.idle
+            state.idle = False
 
 
 def _after_run(state: State, event: Ran, now_s: float) -> None:
@@ -194,6 +196,7 @@ def _after_exchange(state: State, event: Got, now_s: float) -> list[Claimed]:
     state.losses = 0
     if state.asked == 0:
         return []
+    state.woken = False
     state.pace = batch.after_batch(state.pace, state.jobs, state.work_s)
     state.jobs, state.work_s = 0, 0.0
     if state.rewound:
@@ -234,7 +237,8 @@ def _next(state: State, now_s: float) -> Action:
     if state.idle and not state.outcomes:
         return Wait(None)
     state.asked = 0 if state.batch or leaving or state.recover else state.pace.limit
-    state.rewound = state.rewind or now_s >= state.rewind_after_s
+    # What has come to an empty queue most likely is behind a known position: to rewind first would make it wait.
+    state.rewound = state.rewind or (now_s >= state.rewind_after_s and not state.woken)
     return Exchange(tuple(state.outcomes), state.asked, state.rewound, state.recover)
 
 

@@ -271,6 +271,19 @@ def test_a_claim_goes_on_where_the_last_one_stopped_until_it_rewinds(store: Stor
     assert claimed_ids(store) == [new_lane.id, behind.id]
 
 
+def test_after_a_look_that_found_nothing_a_claim_goes_on_in_all_lanes_found_lately(store: Store) -> None:
+    for queue in ("a", "b"):
+        store.push([new(queue=queue)])
+        assert len(claimed_ids(store)) == 1
+    late_a, late_b = new(queue="a"), new(queue="b")
+    store.push([late_a])
+    assert claimed_ids(store, rewind=False) == [], "only b had something due when it last looked"
+    assert claimed_ids(store) == [late_a.id]
+    assert claimed_ids(store) == []
+    store.push([late_b])
+    assert claimed_ids(store, rewind=False) == [late_b.id]
+
+
 def test_a_claim_of_nothing_gets_nothing(store: Store) -> None:
     store.push([new()])
     assert store.claim(want(limit=0)) == []

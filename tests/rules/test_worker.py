@@ -70,7 +70,30 @@ def test_it_idles_only_after_a_look_at_the_head_and_says_so_once() -> None:
     it.exchange(worker.Begun())
     assert it(it.got()) == Wait(None)
     assert [one.claims for one in it.said] == [()]
-    assert it.exchange(Told(Wake())).rewind
+
+
+def test_woken_it_claims_at_once_where_it_stopped_and_looks_at_the_head_only_then() -> None:
+    it = Driven()
+    it.exchange(worker.Begun())
+    assert it(it.got()) == Wait(None)
+    it.now_s += 60
+    assert not it.exchange(Told(Wake())).rewind
+    assert it.exchange(it.got()).rewind, "what has come may be in another lane, or before the position"
+    assert it(it.got()) == Wait(None)
+
+
+def test_woken_to_a_full_batch_it_looks_at_the_head_with_the_next_claim() -> None:
+    it = Driven()
+    it.exchange(worker.Begun())
+    it(it.got())
+    it.now_s += 60
+    asked = it.exchange(Told(Wake())).limit
+    first = it.run(it.got(*range(asked)))
+    action = it(ran(first))
+    while isinstance(action, Run):
+        action = it(ran(action))
+    assert isinstance(action, Exchange)
+    assert action.rewind
 
 
 def test_after_it_idled_it_claims_few() -> None:
