@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import collections
 import ctypes
-import itertools
 import os
 import signal
 import subprocess
@@ -26,6 +24,12 @@ def note(ctx: Context, what: str, value: str = "") -> None:
             "insert into effect (job, attempt, what, pid, value) values (%s, %s, %s, %s, %s)",
             (ctx.id, ctx.attempt, what, os.getpid(), value),
         )
+
+
+def hold(seconds: float) -> None:
+    """One C call of `seconds` s, however fast the machine: it holds the interpreter lock and heeds no signal."""
+    end = time.monotonic() + seconds
+    next(filter(end.__lt__, iter(time.monotonic, None)))
 
 
 class Noted(Job):
@@ -76,12 +80,10 @@ class Big(Noted):
 
 @job("in-c", retry=NO_RETRY)
 class InC(Noted):
-    """Seconds inside one C call that holds the interpreter lock and heeds no signal."""
-
-    turns: int
+    seconds: float
 
     def work(self, ctx: Context) -> object:
-        collections.deque(itertools.repeat(None, self.turns), maxlen=0)
+        hold(self.seconds)
         return None
 
 
@@ -91,7 +93,7 @@ class Hang(Noted):
 
     def work(self, ctx: Context) -> object:
         if self.how == "in-c":
-            collections.deque(itertools.repeat(None, 10**11), maxlen=0)
+            hold(600)
         if self.how == "child":
             script = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
             child = subprocess.Popen([sys.executable, "-c", script])

@@ -16,7 +16,7 @@ from tests.helpers.waiting import wait_for
 
 def test_a_job_inside_one_c_call_keeps_its_lease_while_another_node_idles(on: Stage) -> None:
     on.run(workers=1)
-    job = on.push("in-c", turns=3 * 10**9)
+    job = on.push("in-c", seconds=6.5)
     on.started(job)
     on.run(workers=1)
     view = on.ended(job, within_s=50)
