@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from setproctitle import setproctitle
 
-from runtime.edges import processes, signals
+from runtime.edges import pages, processes, signals
 from runtime.edges.processes import Lifeline
 from runtime.model.exits import EXIT_FAILED
 
@@ -37,6 +37,7 @@ def guard(serve: Callable[[Lifeline], int], spared: Callable[[], set[int]]) -> i
             _become_supervisor(serve, lifeline)
     lifeline.hold()
     setproctitle("tenure: guardian")
+    pages.drop_clean()  # it has loaded all that its children share, and runs next to none of it
     came = signals.Signals()
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)

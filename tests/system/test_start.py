@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,19 @@ def test_a_wrong_configuration_ends_before_anything_is_started(
     [line] = run.log.read_text().splitlines()
     assert line.startswith("tenure: ")
     assert key in line
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory of pages in files is given back on Linux")
+def test_the_guardian_gives_back_what_it_has_loaded_for_others(on: Stage) -> None:
+    service = on.run()
+
+    def of_files_kib(pid: int) -> int:
+        lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssFile:"))
+
+    # The supervisor's are what a fork of the same program touches by itself; without giving back it is threefold.
+    assert of_files_kib(service.pid) < of_files_kib(service.supervisor)
+    assert service.stop() == EXIT_OK
 
 
 def test_a_database_that_is_away_at_the_start_is_waited_for(place: Path) -> None:
