@@ -7,7 +7,6 @@ tools may build them directly, with durations in seconds and sizes in bytes.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -354,6 +353,8 @@ def _unknown(key: str, origin: str) -> NoReturn:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
+    import difflib  # noqa: PLC0415 - 170 KiB that a service would keep, and only mistakes need
+
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.7)), None)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -73,10 +73,8 @@ class Migration(msgspec.Struct, frozen=True):
 
 def migrations() -> list[Migration]:
     """All files of this program, in order; they are numbered from 1 without a gap."""
-    folder = resources.files("runtime.edges") / "migrations"
-    found = sorted(
-        (file for file in folder.iterdir() if _FILE.fullmatch(file.name)), key=lambda file: file.name
-    )
+    folder = Path(__file__).parent / "migrations"
+    found = sorted(file for file in folder.iterdir() if _FILE.fullmatch(file.name))
     known = [Migration(int(file.name[:4]), file.name, file.read_text("utf-8")) for file in found]
     assert [one.number for one in known] == list(range(1, len(known) + 1)), "numbered without a gap"
     return known

@@ -6,17 +6,17 @@ maps it: the kernel does not hand such pages on to a fork, which maps those that
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _LINUX = sys.platform == "linux"
+_SMAPS = Path("/proc/self/smaps")
 _DONT_NEED = 4  # MADV_DONTNEED
-# proc_pid_maps(5): addresses, permissions, offset, device, inode, and a path or a name in brackets
-_MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) (\S+) [0-9a-f]+ \S+ [0-9]+ *(.*)\n", re.MULTILINE)
-_OWN = re.compile(r"^(Anonymous|Swap): +([0-9]+) kB$", re.MULTILINE)
+_OWN = {"Anonymous:", "Swap:"}
 
 
 def drop_clean() -> None:
@@ -26,25 +26,29 @@ def drop_clean() -> None:
     """
     if not _LINUX:
         return
-    try:
-        maps = Path("/proc/self/smaps").read_text("utf-8", "surrogateescape")
-    except OSError:
-        return
     madvise = ctypes.CDLL(None).madvise
-    for start, length in clean(maps):  # refused for locked memory, which stays
-        madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _DONT_NEED)
+    with contextlib.suppress(OSError), _SMAPS.open(encoding="utf-8", errors="replace") as maps:
+        for start, length in clean(maps):  # refused for locked memory, which stays
+            madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), _DONT_NEED)
 
 
-def clean(maps: str) -> Iterator[tuple[int, int]]:
+def clean(maps: Iterable[str]) -> Iterator[tuple[int, int]]:
     """Address and length, in bytes, of each mapping in `/proc/*/smaps` that holds nothing but what is in its file.
 
     A private mapping can have pages of its own though it is not writable now: relocations, that the loader writes before
     it forbids it. They count as `Anonymous`, those that are swapped out as `Swap`; dropping them would undo the writes.
+
+    Args:
+        maps: its lines; see proc_pid_smaps(5). They are taken one by one, for all together are 300 KiB.
     """
-    parts = _MAPPING.split(maps)
-    for first, end, permissions, path, rest in zip(*(parts[n::5] for n in range(1, 6)), strict=True):
-        readable, writable, _, shared = permissions
-        own = {key: int(kib) for key, kib in _OWN.findall(rest)}
-        is_read_only = (readable, writable, shared) == ("r", "-", "p") and path.startswith("/")
-        if is_read_only and own == {"Anonymous": 0, "Swap": 0}:
-            yield int(first, 16), int(end, 16) - int(first, 16)
+    first, end, is_of_a_file, has_none = "", "", False, set[str]()
+    for line in maps:
+        words = line.split(maxsplit=5)  # first: addresses, permissions, offset, device, inode, path or name
+        if not words[0].endswith(":"):
+            first, _, end = words[0].partition("-")
+            is_of_a_file = re.match("r-.p", words[1]) is not None and words[-1].startswith("/")
+            has_none = set()
+        elif is_of_a_file and words[0] in _OWN and words[1] == "0":
+            has_none.add(words[0])
+            if has_none == _OWN:
+                yield int(first, 16), int(end, 16) - int(first, 16)
